@@ -1,0 +1,23 @@
+/* error.c - the last failure of each thread, and the ABI number. */
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char last[2048];
+
+ms_status ms_fail_at(ms_status status, const char *file, int line, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(last, sizeof last, format, args);
+  va_end(args);
+  /* Where a message was written is for those who work on the library, not for its users. */
+  if (getenv("MS_TRACE")) fprintf(stderr, "%s:%d: status %d: %s\n", file, line, status, last);
+  return status;
+}
+
+const char *ms_last_error(void) { return last; }
+
+int ms_abi(void) { return MS_ABI; }

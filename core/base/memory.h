@@ -1,0 +1,19 @@
+/* memory.h - host allocations of the core: counted, aligned, and failing on demand in tests.
+ *
+ * Every layer of core and every CPU kernel allocates here. ms_alloc gives zeroed memory aligned to
+ * 64 bytes; bytes 0 gives a valid pointer. ms_free accepts NULL. */
+#ifndef MS_MEMORY_H
+#define MS_MEMORY_H
+#include <stddef.h>
+
+#include "error.h"
+
+ms_status ms_alloc(size_t bytes, const char *what, void **out);
+void ms_free(void *p);
+/* Grows to hold `bytes`, keeping content; *p NULL is fine. The added part is undefined. */
+ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what);
+/* A copy of `text`, to be given to the user (ms_text_free) or freed with ms_free. */
+ms_status ms_text_copy(const char *text, size_t bytes, char **out);
+ms_status ms_text_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

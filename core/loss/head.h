@@ -1,0 +1,29 @@
+/* head.h - the fused language-model head: DESIGN sections 3 and 4.
+ *
+ * From hidden states to losses and gradients in chunks of rows, so that the matrix of logits never
+ * exists as a whole. Rows are the positions on which at least one term has weight. */
+#ifndef MS_HEAD_H
+#define MS_HEAD_H
+#include "target.h"
+
+typedef struct ms_head_call {
+  ms_device *dev;
+  ms_head_weights head;
+  int64_t rows;
+  const float *hidden;    /* f32 [rows, width], on the device */
+  const int32_t *label;   /* [rows], host: the next token */
+  const float *weight[2]; /* [rows], host, by MS_ON_RESPONSE and MS_ON_ALL */
+  int32_t terms;
+  const ms_term *term;
+  int64_t budget;         /* bytes of workspace; 0 for the default */
+  float *d_hidden;        /* [rows, width], set; NULL: no gradients are made */
+  float *d_head;          /* [vocab, width], added to; NULL: frozen head */
+  ms_term_result *result; /* [terms] */
+} ms_head_call;
+
+/* Errors name the term. Every term's norm must be given (> 0) or <= 0 for "this call's own". */
+ms_status ms_head_learn(const ms_head_call *call);
+/* Bytes that ms_head_learn takes at most for this budget and these shapes: what plans print. */
+int64_t ms_head_workspace(const ms_head_call *call);
+
+#endif

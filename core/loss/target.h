@@ -1,0 +1,26 @@
+/* target.h - what a teacher says about supervised rows, in three kinds behind one handle.
+ *
+ * Row r belongs to the r-th position of the batch whose weight for `options.on` is positive. A
+ * hidden target keeps its teacher's head alive through `hold`. */
+#ifndef MS_TARGET_H
+#define MS_TARGET_H
+#include "../tensor/device.h"
+
+/* Where logits come from: a final hidden state and a head. Everything a family may do between the
+ * last norm and the softmax is here, so that no path can forget it. */
+typedef struct ms_head_weights {
+  const void *w; /* [vocab, width], f32 or bf16, on the device */
+  int dtype;
+  int64_t vocab, width;
+  float scale;    /* multiplies the logits; 1 for none */
+  float soft_cap; /* c tanh(z / c); 0 for none */
+} ms_head_weights;
+
+/* Makes a target of any kind from the hidden states (f32 [rows, width], after the final norm, on
+ * the device) of the rows in question, in chunks within `budget` bytes. `hold(owner, +1)` keeps the
+ * head alive, `hold(owner, -1)` lets go; called for hidden targets only. */
+ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
+                         const float *hidden, const ms_head_weights *head, int64_t budget,
+                         void (*hold)(void *owner, int by), void *owner, ms_target **out);
+
+#endif

@@ -1,0 +1,329 @@
+/* moonstill.h - everything Lua may call.
+ *
+ * The part between the cdef marks is compiled into the library as text and handed to LuaJIT at
+ * load time, so there is no second copy to keep in step. It keeps to what the FFI parses and the
+ * JIT compiles: opaque structs, plain option structs behind pointers, enums, sized integers,
+ * doubles; no macros, structs by value or callbacks.
+ *
+ * A function that can fail returns ms_status and writes results through its last arguments, which
+ * are NULL or untouched on failure. Memory passed in may be reused as soon as the call returns.
+ * `char **text` results belong to the caller, who frees them with ms_text_free. Every `_free`
+ * accepts NULL and half-built objects. Dimensions are spelled alike everywhere: rows, cols, tokens,
+ * segments, heads, kv_heads, head_dim, width (of the hidden state), vocab. */
+#ifndef MS_H
+#define MS_H
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+
+/* cdef begin */
+enum { MS_ABI = 1, MS_MAX_RANK = 8 };
+typedef int ms_status; /* int, so that Lua sees a number and not a boxed enum */
+enum {
+  MS_OK = 0,
+  MS_EINVAL = -1,       /* a wrong call: shape, type, order, value */
+  MS_ENOMEM = -2,       /* host or device memory */
+  MS_EIO = -3,          /* files: missing, unreadable, malformed, disk full */
+  MS_EUNSUPPORTED = -4, /* understood, but not built: names what is missing */
+  MS_EDEVICE = -5,      /* a device or a library above it */
+  MS_EGROUP = -6        /* another rank, or the library that reaches it */
+};
+enum { MS_F32 = 0, MS_BF16 = 1, MS_F16 = 2, MS_I32 = 3, MS_I64 = 4, MS_U8 = 5 }; /* dtypes */
+
+typedef struct ms_device ms_device;
+typedef struct ms_tensor ms_tensor;
+typedef struct ms_doc ms_doc;
+typedef struct ms_tokenizer ms_tokenizer;
+typedef struct ms_decoder ms_decoder;
+typedef struct ms_batch ms_batch;
+typedef struct ms_model ms_model;
+typedef struct ms_target ms_target;
+typedef struct ms_generator ms_generator;
+typedef struct ms_optimizer ms_optimizer;
+
+/* ---- the library ---- */
+
+/* Text of this thread's last failure; valid until its next failing call. */
+const char *ms_last_error(void);
+int ms_abi(void);
+void ms_text_free(char *text);
+/* "moonstill 0.1.0", and with `libraries` a line for each library with its version. */
+ms_status ms_version(int libraries, char **text);
+/* Worker threads of this process; 0 asks for the default (cores this process may use). Results do
+ * not depend on it. */
+ms_status ms_threads_set(int threads);
+int ms_threads_get(void);
+/* What runs on the CPU: "avx512", "avx2" or "portable" (MS_CPU caps it). */
+const char *ms_cpu_isa(void);
+/* 1 once SIGINT or SIGTERM has arrived since ms_interrupt_watch(1); a second signal ends the
+ * process. ms_interrupt_watch(0) gives the old handlers back. */
+void ms_interrupt_watch(int on);
+int ms_interrupted(void);
+double ms_clock(void); /* monotonic seconds */
+/* For tests: the n-th allocation from now fails (0: none does); and how many allocations of the
+ * core are alive. */
+void ms_test_fail_alloc(int64_t nth);
+int64_t ms_test_live(void);
+
+/* ---- documents: JSON and YAML as one flat list of nodes, in order of appearance ---- */
+
+enum { MS_DOC_NULL = 0, MS_DOC_FALSE, MS_DOC_TRUE, MS_DOC_NUMBER, MS_DOC_STRING, MS_DOC_ARRAY,
+       MS_DOC_OBJECT };
+/* An array's `count` elements follow it; an object's `count` members follow it as key (a string
+ * node), value. `text` is not terminated and lives as long as the document; `line` is 1-based. */
+typedef struct ms_node {
+  int32_t kind, line;
+  int64_t count;
+  const char *text;
+  int64_t bytes;
+  double number;
+} ms_node;
+/* `name` is what errors call the text: a file, a file with a line. Depth, size and duplicate keys
+ * are checked; errors carry line and column or byte offset. */
+ms_status ms_doc_parse_json(const char *name, const char *text, int64_t bytes, ms_doc **out);
+ms_status ms_doc_parse_yaml(const char *name, const char *text, int64_t bytes, ms_doc **out);
+const ms_node *ms_doc_nodes(const ms_doc *doc, int64_t *count);
+void ms_doc_free(ms_doc *doc);
+
+/* ---- random numbers: Philox4x32-10, a function of (seed, stream, index) ---- */
+
+/* order[i] for i < n: the permutation of (seed, epoch). */
+ms_status ms_permutation(uint64_t seed, uint64_t epoch, int32_t n, int32_t *order);
+/* Four 32-bit words of Philox4x32-10 for counter {index, stream} and key seed. */
+void ms_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t *word);
+
+/* ---- files ---- */
+
+/* Writes a file as a whole or not at all: a temporary beside it, fsync, rename. */
+ms_status ms_file_write(const char *path, const void *data, int64_t bytes);
+ms_status ms_file_hash(const char *path, char **text); /* XXH3-128, 32 hexadecimal digits */
+ms_status ms_dir_make(const char *path);               /* with parents; existing is fine */
+ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
+ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
+int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 folder */
+
+/* ---- devices and tensors ---- */
+
+/* spec: "cpu"; "cuda:N" where the plug-in is. Tensors hold their device, so it may be closed first. */
+ms_status ms_device_open(const char *spec, ms_device **out);
+void ms_device_close(ms_device *dev);
+const char *ms_device_spec(const ms_device *dev);
+
+/* A new tensor's content is undefined. A view shares memory with its base and keeps it alive;
+ * `offset` counts elements of the view's dtype, which must be as wide as the base's. */
+ms_status ms_tensor_new(ms_device *dev, int dtype, int rank, const int64_t *shape, ms_tensor **out);
+ms_status ms_tensor_view(ms_tensor *base, int dtype, int64_t offset, int rank,
+                         const int64_t *shape, ms_tensor **out);
+void ms_tensor_free(ms_tensor *t);
+int ms_tensor_dtype(const ms_tensor *t);
+int ms_tensor_rank(const ms_tensor *t);
+int64_t ms_tensor_size(const ms_tensor *t, int axis); /* axis < 0: number of elements */
+ms_device *ms_tensor_device(const ms_tensor *t);
+ms_status ms_tensor_write(ms_tensor *t, const void *data, int64_t bytes); /* bytes = whole tensor */
+ms_status ms_tensor_read(const ms_tensor *t, void *data, int64_t bytes);
+ms_status ms_tensor_copy(ms_tensor *y, const ms_tensor *x); /* same count; converts dtypes */
+/* Like ms_tensor_read and _write, as double whatever the dtype; count = whole tensor. */
+ms_status ms_tensor_read_double(const ms_tensor *t, double *data, int64_t count);
+ms_status ms_tensor_write_double(ms_tensor *t, const double *data, int64_t count);
+
+/* ---- text ---- */
+
+/* `path`: a tokenizer.json, or the folder that holds it. A component that is not built is
+ * MS_EUNSUPPORTED and named. */
+ms_status ms_tokenizer_open(const char *path, ms_tokenizer **out);
+void ms_tokenizer_free(ms_tokenizer *tok);
+int32_t ms_tokenizer_size(const ms_tokenizer *tok); /* largest id + 1, added tokens included */
+/* Writes at most `capacity` ids and sets *count to how many there are: more than capacity means
+ * that the call must be repeated with more room. `special`: the post-processor's tokens (BOS) are
+ * added. `parse`: added tokens spelled in the text become their ids; 0 takes them as plain text
+ * when they are special. The text must be UTF-8. */
+ms_status ms_tokenizer_encode(const ms_tokenizer *tok, const char *text, int64_t bytes, int special,
+                              int parse, int32_t *ids, int64_t capacity, int64_t *count);
+ms_status ms_tokenizer_decode(const ms_tokenizer *tok, const int32_t *ids, int64_t count,
+                              int skip_special, char **text, int64_t *bytes);
+/* The id of a token spelled as in tokenizer.json; -1 when there is none. */
+int32_t ms_tokenizer_id(const ms_tokenizer *tok, const char *token, int64_t bytes);
+/* The spelling of an id in tokenizer.json; NULL when unused. Lives as long as the tokenizer. */
+const char *ms_tokenizer_token(const ms_tokenizer *tok, int32_t id, int64_t *bytes);
+int ms_tokenizer_is_special(const ms_tokenizer *tok, int32_t id);
+/* MS_OK when both map every id below the smaller size alike; otherwise the error names the first
+ * difference. */
+ms_status ms_tokenizer_same(const ms_tokenizer *a, const ms_tokenizer *b);
+/* Incremental decoding: each call returns the text that became certain with `id` (perhaps
+ * nothing), never half a character; `id` -1 flushes. Lives until the next call. */
+ms_status ms_decoder_new(const ms_tokenizer *tok, int skip_special, ms_decoder **out);
+ms_status ms_decoder_add(ms_decoder *dec, int32_t id, const char **text, int64_t *bytes);
+void ms_decoder_free(ms_decoder *dec);
+
+/* ---- batches ---- */
+
+/* token[tokens]; segment_start[segments + 1] is cumulative, from 0 to tokens; position t predicts
+ * token[t + 1], so the last position of a segment predicts nothing. response and all are weights
+ * of *predicting* positions (0: not supervised), NULL meaning none and 1 everywhere in turn; the
+ * last position of a segment is set to 0. */
+ms_status ms_batch_new(int64_t tokens, const int32_t *token, int64_t segments,
+                       const int32_t *segment_start, const float *response, const float *all,
+                       ms_batch **out);
+void ms_batch_free(ms_batch *batch);
+int64_t ms_batch_tokens(const ms_batch *batch);
+enum { MS_ON_RESPONSE = 0, MS_ON_ALL = 1 };
+double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
+
+/* ---- models ---- */
+
+/* How a model is held. dtype: MS_F32 or MS_BF16 for the weights, -1 for "as stored" (f16 and bf16
+ * become bf16). train: gradients are kept and, for bf16, f32 masters by the optimiser. recompute:
+ * activations are rebuilt by layer in the backward pass. frozen: name patterns (with * and ?),
+ * separated by spaces, of parameters that get no gradient. head_bytes: budget of the fused head's
+ * workspace, 0 for the default. */
+typedef struct ms_model_options {
+  int32_t dtype, train, recompute, reserved;
+  const char *frozen;
+  int64_t head_bytes;
+} ms_model_options;
+
+/* A Hugging Face folder: config.json, safetensors; nothing else in it is needed here. */
+ms_status ms_model_open(ms_device *dev, const char *path, const ms_model_options *options,
+                        ms_model **out);
+/* A random model from the text of a config.json: normal(0, initializer_range), norms 1, biases 0. */
+ms_status ms_model_create(ms_device *dev, const char *config, uint64_t seed,
+                          const ms_model_options *options, ms_model **out);
+/* A student from chosen layers of `teacher` (0-based, ascending); everything else is copied. */
+ms_status ms_model_shrink(const ms_model *teacher, const int32_t *layer, int32_t layers,
+                          const ms_model_options *options, ms_model **out);
+/* A copy on the same device, held as the options say. */
+ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, ms_model **out);
+/* Writes a folder that transformers loads: config.json, model.safetensors (with shards over
+ * `shard_bytes`, 0 for the default of 5 GB), and the tokenizer and generation files found in the
+ * folder `carry` (NULL: the one the model was opened from). Atomic: the folder appears as a whole.
+ * dtype -1 writes the dtype the weights are held in. */
+ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
+                        int64_t shard_bytes);
+void ms_model_free(ms_model *model);
+
+/* config.json as this model would write it. */
+ms_status ms_model_config(const ms_model *model, char **json);
+/* A JSON object of facts: family, parameters, layers, width, vocab, heads, kv_heads, head_dim,
+ * dtype, tied, context, path; and "memory": bytes of each arena. */
+ms_status ms_model_info(const ms_model *model, char **json);
+int32_t ms_model_parameter_count(const ms_model *model); /* tensors, tied ones once */
+const char *ms_model_parameter_name(const ms_model *model, int32_t i); /* Hugging Face's name */
+/* Views of a parameter and of its gradient (f32; NULL when it is frozen or the model does not
+ * train). The caller frees them. */
+ms_status ms_model_parameter(ms_model *model, int32_t i, ms_tensor **weight);
+ms_status ms_model_gradient(ms_model *model, int32_t i, ms_tensor **gradient);
+ms_status ms_model_zero_gradients(ms_model *model);
+
+/* Logits of chosen positions, f32 [rows, vocab]. For tests, tools and small vocabularies. */
+ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, const int32_t *row,
+                          float *logits);
+
+/* ---- teacher targets and losses ---- */
+
+enum { MS_TARGET_TOPK = 0, MS_TARGET_HIDDEN = 1, MS_TARGET_LOGITS = 2 };
+enum { MS_TAIL_BUCKET = 0, MS_TAIL_RENORMALIZE = 1 };
+/* What to ask of a teacher. temperature: T of the objective; teacher_temperature: Tt, which divides
+ * the teacher's logits once more. on: which positions. vocab: V_s, the number of shared ids; 0 for
+ * the teacher's width. hidden_dtype: MS_F32 or MS_BF16. */
+typedef struct ms_target_options {
+  int32_t kind, k, on, hidden_dtype;
+  int64_t vocab;
+  double temperature, teacher_temperature;
+} ms_target_options;
+/* Runs the teacher over the batch. The target covers the batch's supervised positions in order. */
+ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
+                          const ms_target_options *options, ms_target **out);
+/* Targets from values: caches and tests. rows are in the order of the supervised positions.
+ * topk: id [rows, k] distinct within a row, log_p [rows, k], log_rest [rows] (the log of the
+ * leftover mass, -inf for none); options give the T and Tt at which they hold. logits: [rows, vocab]. */
+ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const int32_t *id,
+                         const float *log_p, const float *log_rest, ms_target **out);
+ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const float *logits,
+                           ms_target **out);
+int64_t ms_target_rows(const ms_target *target);
+ms_status ms_target_info(const ms_target *target, char **json); /* kind, T, Tt, k, vocab, bytes */
+/* A topk target's content, arrays sized as in ms_target_topk; any of them may be NULL. */
+ms_status ms_target_read(const ms_target *target, int32_t *id, float *log_p, float *log_rest);
+void ms_target_free(ms_target *target);
+
+enum { MS_TERM_CE = 0, MS_TERM_KD = 1 };
+enum { MS_FORWARD_KL = 0, MS_REVERSE_KL, MS_JS, MS_SKEWED_FORWARD_KL, MS_SKEWED_REVERSE_KL,
+       MS_ADAPTIVE_KL, MS_TVD };
+/* One entry of the list that makes the loss: weight * sum(a l) / norm, DESIGN section 4. parameter:
+ * beta, lambda or alpha; NaN for the default. t_scale: NaN for "auto", otherwise the factor itself.
+ * norm: the sum of the term's position weights over the whole optimiser step; <= 0 takes this
+ * batch's own. target: NULL for CE. */
+typedef struct ms_term {
+  int32_t kind, objective, tail, on;
+  double weight, parameter, temperature, t_scale, norm;
+  const ms_target *target;
+} ms_term;
+/* What one term gave in one call: `value` = sum(a l), factor T^2 included, weight and norm not;
+ * `weight` = sum(a); `rows` = positions with a > 0. The rest are sums over those rows weighted by
+ * a: `agree` top-1 agreement (CE: with the label; KD: with the teacher's top-1), `teacher_mass` and
+ * `student_mass` in the support, `teacher_entropy`, `student_entropy` in nats at this term's T. */
+typedef struct ms_term_result {
+  double value, weight, rows, agree, teacher_mass, student_mass, teacher_entropy, student_entropy;
+} ms_term_result;
+
+/* Forward, fused head, backward: adds the gradient of sum_i weight_i * value_i / norm_i to the
+ * model's gradients. result[terms]. */
+ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
+                         ms_term_result *result);
+/* The same values without gradients; keeps no activations. */
+ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,
+                            const ms_term *term, ms_term_result *result);
+/* The fused head alone: hidden f32 [rows, width], head f32 or bf16 [vocab, width], label [rows],
+ * response and all: weights [rows]. d_hidden f32 [rows, width] is set, d_head f32 [vocab, width] is
+ * added to; both NULL for values only. budget: workspace bytes, 0 for the default. */
+ms_status ms_head_run(const ms_tensor *hidden, const ms_tensor *head, const int32_t *label,
+                      const float *response, const float *all, int32_t terms, const ms_term *term,
+                      int64_t budget, ms_tensor *d_hidden, ms_tensor *d_head,
+                      ms_term_result *result);
+
+/* ---- generation ---- */
+
+/* temperature 0 is greedy; top_k 0 and top_p 1 are off. Row i of prompt is
+ * token[start[i] .. start[i + 1]). Rows stop at a stop token, at max_new, or at the context's end. */
+typedef struct ms_generate_options {
+  double temperature, top_p;
+  int32_t top_k, max_new, stops, reserved;
+  const int32_t *stop;
+  uint64_t seed;
+} ms_generate_options;
+ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *token,
+                           const int32_t *start, const ms_generate_options *options,
+                           ms_generator **out);
+/* The next token of each prompt, -1 for rows that have ended; *live counts rows not ended. */
+ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live);
+void ms_generator_free(ms_generator *gen);
+
+/* ---- optimiser and checkpoints ---- */
+
+/* Decoupled AdamW; no decay on norms and biases. clip: global norm, 0 for none. */
+typedef struct ms_adamw_options {
+  double beta1, beta2, eps, weight_decay, clip;
+} ms_adamw_options;
+ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_optimizer **out);
+void ms_optimizer_free(ms_optimizer *opt);
+/* One update from the model's gradients, which are zeroed. *grad_norm is that before clipping. A
+ * non-finite gradient makes no update (no decay, no moments): *skipped is 1. */
+ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped);
+int64_t ms_optimizer_steps(const ms_optimizer *opt); /* updates made */
+/* First and second moment of parameter i, f32 views; the caller frees them. */
+ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment);
+
+/* A checkpoint is a folder: a model folder as above, optimizer.safetensors (moments, masters) and
+ * state.json (`state`, with the sizes and hashes of the other files). It appears as a whole. */
+ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
+                              const char *state);
+/* The newest complete checkpoint below `path`: *found is its folder, or NULL. */
+ms_status ms_checkpoint_find(const char *path, char **found);
+/* Puts weights and moments back, bit for bit, and returns the state's text. */
+ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state);
+/* cdef end */
+
+/* The text between the marks. */
+const char *ms_cdef(void);
+#pragma GCC visibility pop
+#endif

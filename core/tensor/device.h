@@ -1,0 +1,22 @@
+/* device.h - devices and the one place that knows which backends this build has. */
+#ifndef MS_DEVICE_H
+#define MS_DEVICE_H
+#include <stdatomic.h>
+
+#include "../../kernels/ops.h"
+
+struct ms_device {
+  const ms_ops *ops;
+  ms_stream *stream; /* work of this device is queued here; NULL on the CPU */
+  _Atomic int refs;  /* the handle, and everything that lives on the device */
+  char spec[16];
+};
+
+void ms_device_hold(ms_device *dev);
+
+/* Calls an operation of a device's table; a missing entry is an error that names both. */
+#define MS_OP(dev, op, ...)                                                                   \
+  ((dev)->ops->op ? (dev)->ops->op((dev)->stream, __VA_ARGS__)                                \
+                  : MS_FAIL(MS_EUNSUPPORTED, "%s: backend has no operation '%s'", (dev)->ops->name, #op))
+
+#endif

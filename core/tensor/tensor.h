@@ -1,0 +1,30 @@
+/* tensor.h - dense row-major arrays on one device. Views share memory and hold their base. */
+#ifndef MS_TENSOR_H
+#define MS_TENSOR_H
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "device.h"
+
+struct ms_tensor {
+  ms_device *dev;
+  ms_tensor *base; /* NULL: owns `data` */
+  void *data;
+  int dtype, rank;
+  int64_t shape[MS_MAX_RANK];
+  int64_t count;    /* product of shape */
+  _Atomic int refs; /* the handle, and the views */
+  void (*release)(void *owner); /* views of foreign memory: called with `owner` at the end */
+  void *owner;
+};
+
+size_t ms_dtype_size(int dtype); /* 0 for no dtype */
+const char *ms_dtype_name(int dtype);
+/* "[2, 3]" into a buffer of at least 200 bytes; returns it. */
+const char *ms_shape_text(int rank, const int64_t *shape, char *buffer);
+
+/* A tensor over memory that `owner` keeps alive; `release(owner)` is called when it is freed. */
+ms_status ms_tensor_wrap(ms_device *dev, int dtype, int rank, const int64_t *shape, void *data,
+                         void (*release)(void *owner), void *owner, ms_tensor **out);
+
+#endif

@@ -1,0 +1,59 @@
+/* cpu.c - picks the instruction set, and the operations that are the same for all of them. */
+#include "cpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../core/base/memory.h"
+
+static const ms_ops *chosen;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void choose(void) {
+  const char *cap = getenv("MS_CPU");
+  chosen = &ms_cpu_ops_portable;
+#ifdef MS_HAVE_X86
+  int best = 0; /* 0 portable, 1 avx2, 2 avx512 */
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) best = 1;
+  if (best && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    best = 2;
+  if (cap && !strcmp(cap, "portable")) best = 0;
+  if (cap && !strcmp(cap, "avx2") && best > 1) best = 1;
+  if (best == 1) chosen = &ms_cpu_ops_avx2;
+  if (best == 2) chosen = &ms_cpu_ops_avx512;
+#endif
+  if (cap && strcmp(cap, "portable") && strcmp(cap, "avx2") && strcmp(cap, "avx512"))
+    fprintf(stderr, "moonstill: MS_CPU=%s ignored: not avx512, avx2 or portable\n", cap);
+}
+
+const ms_ops *ms_cpu_ops(void) {
+  pthread_once(&once, choose);
+  return chosen;
+}
+
+const char *ms_cpu_isa(void) { return ms_cpu_ops()->name + strlen("cpu/"); }
+
+ms_status ms_cpu_alloc(size_t bytes, void **out) { return ms_alloc(bytes, "cpu tensor", out); }
+void ms_cpu_free(void *p, size_t bytes) { ms_free(p); }
+
+ms_status ms_cpu_write(ms_stream *s, void *device, const void *host, size_t bytes) {
+  memcpy(device, host, bytes);
+  return MS_OK;
+}
+ms_status ms_cpu_read(ms_stream *s, void *host, const void *device, size_t bytes) {
+  memcpy(host, device, bytes);
+  return MS_OK;
+}
+ms_status ms_cpu_copy(ms_stream *s, void *y, const void *x, size_t bytes) {
+  memmove(y, x, bytes);
+  return MS_OK;
+}
+ms_status ms_cpu_zero(ms_stream *s, void *y, size_t bytes) {
+  memset(y, 0, bytes);
+  return MS_OK;
+}
+ms_status ms_cpu_sync(ms_stream *s) { return MS_OK; }

@@ -1,0 +1,21 @@
+--- moonstill: `local ms = require "moonstill"`. A module is loaded when it is first used.
+local M = { _VERSION = '0.1.0' }
+
+-- The module that gives each name of `ms` where the name is not the module's own.
+local from = {}
+
+setmetatable(M, {
+  __index = function(_, name)
+    local module = from[name]
+    local ok, value = pcall(require, 'moonstill.' .. (module or name))
+    if not ok then
+      if value:find("module 'moonstill." .. name .. "' not found", 1, true) then return nil end
+      error(value, 2)
+    end
+    if module then value = value[name] end
+    rawset(M, name, value)
+    return value
+  end,
+})
+
+return M

@@ -1,0 +1,17 @@
+--- Runs `body(own)`; what it passes to `own` is freed in reverse when it ends, by return or by
+--- error. Returns what `body` returns.
+local function finish(list, ok, ...)
+  for i = #list, 1, -1 do list[i]:free() end
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- @param body fun(own: fun(x: any): any): ...
+return function(body)
+  local list = {}
+  local function own(x)
+    list[#list + 1] = x
+    return x
+  end
+  return finish(list, xpcall(body, debug.traceback, own))
+end
