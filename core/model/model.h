@@ -1,0 +1,88 @@
+/* model.h - a decoder's parts, as the rest of core/model sees them.
+ *
+ * config.c reads config.json into ms_config; family.c holds the table of families; weights.c lays
+ * the parameters out, reads and writes them; decoder.c computes; generate.c decodes with a cache.
+ * The decoder knows nothing of families: only of what ms_config and ms_layer say. */
+#ifndef MS_MODEL_H
+#define MS_MODEL_H
+#include <jansson.h>
+
+#include "../loss/target.h"
+#include "../tensor/tensor.h"
+
+/* What of a model's shape and arithmetic config.json decides. */
+typedef struct ms_config {
+  const struct ms_family *family; /* names and flags, in family.c */
+  int32_t layers, heads, kv_heads, head_dim;
+  int64_t width, inner, vocab, context; /* hidden_size, intermediate_size, .., positions */
+  int32_t *window;   /* [layers]: sliding window of each layer, 0 for none */
+  int32_t rotary;    /* leading dimensions of a head that rotate */
+  double *inv_freq;  /* [rotary / 2], rope scaling applied */
+  double rope_scale; /* multiplies cosine and sine; 1 but for some scalings */
+  float eps;         /* of every rmsnorm */
+  double init_std;   /* initializer_range */
+  int tied;          /* the head is the embedding */
+  int qkv_bias, o_bias, mlp_bias, qk_norm;
+  int dtype;         /* as config.json says: MS_F32, MS_BF16, MS_F16 */
+  json_t *json;      /* the file as read, to be written again */
+} ms_config;
+
+/* One tensor as Hugging Face names it. Tied weights are one parameter. */
+typedef struct ms_parameter {
+  char *name;
+  int rank;         /* 1 or 2 */
+  int64_t shape[2]; /* [out, in], or [n] */
+  int64_t count;
+  void *w;          /* in the model's dtype, on the device, inside the weight arena */
+  float *g;         /* its gradient, inside the gradient arena; NULL when frozen */
+  int decay;        /* 0 for norms and biases */
+} ms_parameter;
+
+/* A matrix or vector as the decoder uses it: a parameter or a run of rows of a fused one. */
+typedef struct ms_slice {
+  const void *w; /* NULL: absent (no bias, no q/k norm) */
+  float *g;      /* NULL: frozen */
+} ms_slice;
+
+typedef struct ms_layer {
+  ms_slice norm1, q, k, v, o, norm2, gate, up, down;
+  ms_slice q_bias, k_bias, v_bias, o_bias, gate_bias, up_bias, down_bias;
+  ms_slice q_norm, k_norm;
+} ms_layer;
+
+struct ms_model {
+  ms_device *dev;
+  ms_config config;
+  int dtype; /* of the weights: MS_F32 or MS_BF16 */
+  int train, recompute;
+  int64_t head_bytes;
+  char *path;     /* the folder it came from; NULL for none */
+  _Atomic int refs; /* the handle; targets, optimisers and generators that use it */
+  int32_t parameters;
+  ms_parameter *parameter;
+  ms_layer *layer; /* [layers] */
+  ms_slice embed, norm, head;
+  void *weight_arena;
+  size_t weight_bytes;
+  float *gradient_arena; /* NULL when not training; parameters in order, frozen ones left out */
+  size_t gradient_bytes;
+  struct ms_activations *act; /* decoder.c's: activations and scratch, sized by the largest batch */
+};
+
+/* weights.c: structure with weights undefined; everything from config and options. Takes over the
+ * config on success. */
+ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_options *options,
+                         ms_model **out);
+void ms_model_hold(ms_model *model, int by); /* by +1 or -1; the last one frees */
+void ms_model_head(const ms_model *model, ms_head_weights *head);
+
+/* config.c */
+ms_status ms_config_read(const char *name, const json_t *json, ms_config *out);
+ms_status ms_config_copy(const ms_config *config, ms_config *out);
+void ms_config_clear(ms_config *config);
+
+/* decoder.c: frees what `act` holds; NULL is fine. */
+void ms_activations_free(ms_device *dev, struct ms_activations *act);
+size_t ms_activations_bytes(const struct ms_activations *act);
+
+#endif
