@@ -1,0 +1,272 @@
+--- JSON, YAML and lines of JSON, as Lua values.
+---
+--- Objects become tables, arrays become tables that `json.is_array` knows, null becomes
+--- `json.null`. Numbers are doubles: integers are exact up to 2^53. The parsers are the core's, with
+--- limits on size and depth; a duplicate key is an error.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+
+local M = {}
+
+--- What null is in decoded values: false-like only by comparison, `x == json.null`.
+M.null = setmetatable({}, {
+  __tostring = function() return 'null' end,
+  __newindex = function() error('json.null cannot be changed', 2) end,
+})
+
+local array_type = {}
+
+--- Marks a table as an array, which matters when it is empty. Returns it.
+--- @param t table?
+--- @return table
+function M.array(t) return setmetatable(t or {}, array_type) end
+
+--- Whether a value is an array: decoded as one, marked as one, or with a first element.
+--- @param t any
+--- @return boolean
+function M.is_array(t)
+  if type(t) ~= 'table' or t == M.null then return false end
+  return getmetatable(t) == array_type or t[1] ~= nil
+end
+
+-- decoding ---------------------------------------------------------------------------------------
+
+local NULL, FALSE, TRUE = C.MS_DOC_NULL, C.MS_DOC_FALSE, C.MS_DOC_TRUE
+local NUMBER, STRING, ARRAY = C.MS_DOC_NUMBER, C.MS_DOC_STRING, C.MS_DOC_ARRAY
+local out = ffi.new 'ms_doc *[1]'
+local total = ffi.new 'int64_t[1]'
+
+--- The value that starts at node `i`, and the index after it.
+local function build(nodes, i)
+  local n = nodes[i]
+  local kind = n.kind
+  if kind == STRING then return ffi.string(n.text, n.bytes), i + 1 end
+  if kind == NUMBER then return n.number, i + 1 end
+  if kind == NULL then return M.null, i + 1 end
+  if kind == TRUE or kind == FALSE then return kind == TRUE, i + 1 end
+  local t, count = {}, tonumber(n.count)
+  i = i + 1
+  if kind == ARRAY then
+    for k = 1, count do t[k], i = build(nodes, i) end
+    return setmetatable(t, array_type), i
+  end
+  for _ = 1, count do
+    local key = ffi.string(nodes[i].text, nodes[i].bytes)
+    t[key], i = build(nodes, i + 1)
+  end
+  return t, i
+end
+
+local function decode(parse, text, name)
+  if type(text) ~= 'string' then error('text expected, got ' .. type(text), 3) end
+  check(parse(name, text, #text, out), 3)
+  local doc = out[0]
+  local ok, value = pcall(build, C.ms_doc_nodes(doc, total), 0)
+  C.ms_doc_free(doc)
+  if not ok then error(value, 0) end
+  return value
+end
+
+--- The value of a JSON text.
+--- @param text string
+--- @param name? string what errors call it; default "JSON"
+function M.decode(text, name) return decode(C.ms_doc_parse_json, text, name or 'JSON') end
+
+--- The value of a YAML text: one document, YAML 1.2's core schema. An empty one is null.
+--- @param text string
+--- @param name? string what errors call it; default "YAML"
+function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name or 'YAML') end
+
+local function read_all(path)
+  if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 3) end
+  local file, why = io.open(path, 'rb')
+  if not file then error(why, 3) end
+  local text, problem = file:read '*a'
+  file:close()
+  if not text then error(path .. ': ' .. tostring(problem), 3) end
+  return text
+end
+
+--- The value of a JSON file.
+--- @param path string
+function M.read(path) return decode(C.ms_doc_parse_json, read_all(path), path) end
+
+--- The value of a YAML file.
+--- @param path string
+function M.read_yaml(path) return decode(C.ms_doc_parse_yaml, read_all(path), path) end
+
+-- lines ------------------------------------------------------------------------------------------
+
+local CHUNK = 65536
+
+--- Iterates over the lines of a file, with their numbers and without their ends; any byte may occur
+--- in a line, and the file is never held as a whole.
+--- @param path string
+--- @return fun(): integer?, string?
+function M.text_lines(path)
+  if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 2) end
+  local file, why = io.open(path, 'rb')
+  if not file then error(why, 2) end
+  local chunk, at, number = '', 1, 0
+  local parts = {} -- of a line that spans chunks: joined once, so long lines cost no more
+
+  local function line(text)
+    if #parts > 0 then
+      parts[#parts + 1] = text
+      text = table.concat(parts)
+      parts = {}
+    end
+    number = number + 1
+    if number == 1 and text:sub(1, 3) == '\239\187\191' then text = text:sub(4) end
+    return number, text
+  end
+
+  return function()
+    while file do
+      local stop = chunk:find('\n', at, true)
+      if stop then
+        local text = chunk:sub(at, stop - 1)
+        at = stop + 1
+        return line(text)
+      end
+      if at <= #chunk then parts[#parts + 1] = chunk:sub(at) end
+      local more, problem = file:read(CHUNK)
+      chunk, at = more or '', 1
+      if not more then
+        file:close()
+        file = nil
+        if problem then error(path .. ': ' .. problem, 2) end
+        if #parts > 0 then return line '' end
+      end
+    end
+  end
+end
+
+--- Iterates over a file of JSON values, one a line: line number and value. Empty lines are passed
+--- over; a malformed one is an error that names file and line.
+--- @param path string
+--- @return fun(): integer?, any
+function M.lines(path)
+  local next_line = M.text_lines(path)
+  return function()
+    while true do
+      local number, text = next_line()
+      if not number then return nil end
+      if text:find '%S' then
+        return number, decode(C.ms_doc_parse_json, text, path .. ': record on line ' .. number)
+      end
+    end
+  end
+end
+
+-- encoding ---------------------------------------------------------------------------------------
+
+local escapes = { ['"'] = '\\"', ['\\'] = '\\\\', ['\b'] = '\\b', ['\f'] = '\\f', ['\n'] = '\\n',
+  ['\r'] = '\\r', ['\t'] = '\\t' }
+local function escape(c) return escapes[c] or ('\\u%04x'):format(c:byte()) end
+
+local function quote(s) return '"' .. s:gsub('[%c"\\\127]', escape) .. '"' end
+
+local function number_text(x, where)
+  if x ~= x or x == math.huge or x == -math.huge then
+    error(('JSON has no %s (at %s)'):format(x, where), 0)
+  end
+  if x == math.floor(x) and math.abs(x) <= 2 ^ 53 then
+    return x == 0 and 1 / x < 0 and '-0.0' or ('%d'):format(x)
+  end
+  local short = ('%.15g'):format(x)
+  return tonumber(short) == x and short or ('%.17g'):format(x)
+end
+
+--- Keys of an object: those that `order` lists, in its order, then the others, sorted.
+local function sorted_keys(t, order, where)
+  local keys, listed = {}, {}
+  for _, key in ipairs(order or {}) do
+    if t[key] ~= nil and not listed[key] then
+      keys[#keys + 1] = key
+      listed[key] = true
+    end
+  end
+  local first = #keys
+  local rest = {}
+  for key in pairs(t) do
+    if type(key) ~= 'string' then
+      error(('JSON keys are strings, not %s (at %s)'):format(tostring(key), where), 0)
+    end
+    if not listed[key] then rest[#rest + 1] = key end
+  end
+  table.sort(rest)
+  for i, key in ipairs(rest) do keys[first + i] = key end
+  return keys
+end
+
+local write
+
+--- Writes `count` parts between brackets, each by `part(i)`, indented when asked to.
+local function write_list(w, open, close, count, part)
+  if count == 0 then return w:put(open .. close) end
+  w:put(open)
+  w.depth = w.depth + 1
+  if w.depth > 1000 then error('JSON: nested more than 1000 deep, or in a circle', 0) end
+  for i = 1, count do
+    if i > 1 then w:put(w.indent and ',' or w.comma) end
+    if w.indent then w:put('\n' .. (' '):rep(w.indent * w.depth)) end
+    part(i)
+  end
+  w.depth = w.depth - 1
+  if w.indent then w:put('\n' .. (' '):rep(w.indent * w.depth)) end
+  w:put(close)
+end
+
+function write(w, value, where)
+  local kind = type(value)
+  if value == nil or value == M.null then return w:put 'null' end
+  if kind == 'string' then return w:put(quote(value)) end
+  if kind == 'number' then return w:put(number_text(value, where)) end
+  if kind == 'boolean' then return w:put(tostring(value)) end
+  if kind ~= 'table' then error(('JSON has no %s (at %s)'):format(kind, where), 0) end
+  if M.is_array(value) then
+    for key in pairs(value) do
+      if type(key) ~= 'number' or key < 1 or key > #value or key ~= math.floor(key) then
+        error(('an array with the key %s (at %s)'):format(tostring(key), where), 0)
+      end
+    end
+    return write_list(w, '[', ']', #value, function(i)
+      write(w, value[i], where .. '[' .. i .. ']')
+    end)
+  end
+  local keys = sorted_keys(value, w.order, where)
+  write_list(w, '{', '}', #keys, function(i)
+    w:put(quote(keys[i]) .. w.colon)
+    write(w, value[keys[i]], where .. '.' .. keys[i])
+  end)
+end
+
+--- The JSON text of a value. Keys are sorted, so equal values give equal texts.
+--- @param value any
+--- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
+--- @return string
+function M.encode(value, options)
+  local w = { n = 0, depth = 0, indent = options and options.indent, order = options and options.order,
+    comma = ',', colon = options and options.indent and ': ' or ':' }
+  function w:put(s)
+    self.n = self.n + 1
+    self[self.n] = s
+  end
+  local ok, why = pcall(write, w, value, 'value')
+  if not ok then error(why, 2) end
+  return table.concat(w, '', 1, w.n)
+end
+
+--- Writes a value to a file, as a whole or not at all.
+--- @param path string
+--- @param value any
+--- @param options? table as for `encode`
+function M.write(path, value, options)
+  local text = M.encode(value, options) .. '\n'
+  check(C.ms_file_write(path, text, #text))
+end
+
+return M

@@ -1,0 +1,153 @@
+--- Documents: JSON and YAML texts as values, and what is refused.
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local json = require 'moonstill.json'
+
+local function fails(text, what, parse)
+  local ok, why = pcall(parse or json.decode_yaml, text, 'the-file')
+  assert.is_false(ok, 'accepted: ' .. text:sub(1, 60))
+  assert.truthy(tostring(why):find(what, 1, true), why)
+  assert.truthy(tostring(why):find('the-file', 1, true), why)
+end
+
+describe('YAML', function()
+  it('reads scalars by the core schema of YAML 1.2', function()
+    local cases = {
+      { 'null', json.null }, { '~', json.null }, { '', json.null }, { 'true', true },
+      { 'False', false }, { 'yes', 'yes' }, { 'off', 'off' }, { '12', 12 }, { '-7', -7 },
+      { '+3', 3 }, { '0x1F', 31 }, { '0o17', 15 }, { '017', 17 }, { '1.5', 1.5 }, { '.5', 0.5 },
+      { '2.', 2 }, { '2e-5', 2e-5 }, { '1_000', '1_000' }, { '1.2.3', '1.2.3' }, { '.', '.' },
+      { '1e', '1e' }, { '0x', '0x' }, { '-', { json.null } }, { '.inf', math.huge },
+      { '-.Inf', -math.huge }, { '"12"', '12' }, { "'true'", 'true' }, { '!!str 12', '12' },
+      { '!!float 12', 12 }, { '12:30', '12:30' }, { '"a\\u00e9\\0b"', 'a\195\169\0b' },
+      { '9007199254740992', 2 ^ 53 },
+    }
+    for _, case in ipairs(cases) do assert.same(case[2], json.decode_yaml(case[1]), case[1]) end
+    local nan = json.decode_yaml '.nan'
+    assert.is_true(nan ~= nan)
+  end)
+
+  it('reads blocks, flows, folded text and comments', function()
+    local text = [[
+# a comment
+a: {b: [1, two, null], c: {}}
+d:
+  - x: 1
+    y: |
+      two
+      lines
+  - []
+1: one
+]]
+    assert.same({
+      a = { b = { 1, 'two', json.null }, c = {} }, d = { { x = 1, y = 'two\nlines\n' }, {} },
+      ['1'] = 'one' }, json.decode_yaml(text))
+    assert.is_true(json.is_array(json.decode_yaml(text).d[2]))
+    assert.is_false(json.is_array(json.decode_yaml(text).a.c))
+  end)
+
+  it('copies anchored nodes, the last of a name', function()
+    assert.same({ a = { 1 }, b = { 1 }, c = 2, d = 2 },
+      json.decode_yaml 'a: &x [1]\nb: *x\nc: &x 2\nd: *x\n')
+  end)
+
+  it('gives lines to nodes', function()
+    local out, count = ffi.new 'ms_doc *[1]', ffi.new 'int64_t[1]'
+    local text = 'a: 1\n\nb:\n  - 2\n'
+    assert.equal(0, C.ms_doc_parse_yaml('t', text, #text, out))
+    local nodes = C.ms_doc_nodes(out[0], count)
+    local lines = {}
+    for i = 0, tonumber(count[0]) - 1 do lines[#lines + 1] = nodes[i].line end
+    C.ms_doc_free(out[0])
+    assert.same({ 1, 1, 1, 3, 4, 4 }, lines)
+  end)
+
+  it('refuses what it does not read, with the place', function()
+    fails('a: 1\nb: 2\na: 3\n', "line 3: duplicate key 'a' (first on line 1)")
+    fails('a: [1, 2\n', 'line 2')
+    fails('a: 1\n b: 2\n', 'line 2')
+    fails('\tx: 1', 'line 1')
+    fails('a: *x', 'not there')
+    fails('a: &x [*x]', 'inside its own anchor')
+    fails('<<: {a: 1}', 'merge keys')
+    fails('[1]: 2', 'key must be a scalar')
+    fails('? \n: 2', 'empty key')
+    fails('!!int x', 'tag')
+    fails('!thing x', 'tags other')
+    fails('a: 1\n---\nb: 2\n', 'second document')
+    fails('9007199254740993000', '2^53')
+    fails('a: \255', 'byte 3')
+    fails(('['):rep(200) .. (']'):rep(200), 'nested')
+  end)
+
+  it('bounds what aliases may grow to', function()
+    local text = { 'a0: &a0 [x, x, x, x, x, x, x, x, x, x]' }
+    for i = 1, 9 do
+      local ref = ('*a%d'):format(i - 1)
+      text[i + 1] = ('a%d: &a%d [%s]'):format(i, i, table.concat({ ref, ref, ref, ref, ref, ref, ref,
+        ref, ref, ref }, ', '))
+    end
+    fails(table.concat(text, '\n'), 'huge')
+  end)
+
+  it('survives broken texts', function()
+    local whole = 'a: &x {b: [1, "two\\n", null], c: {}}\nd:\n  - x: 1\n    y: |\n      t\n  - *x\n' ..
+      "e: 'it''s'\n? f\n: !!str 1\n"
+    local live = C.ms_test_live()
+    for i = 1, #whole do pcall(json.decode_yaml, whole:sub(1, i)) end
+    local word = ffi.new 'uint32_t[4]'
+    for round = 1, 3000 do
+      C.ms_philox(7, 1, round, word)
+      local at, by = word[0] % #whole + 1, string.char(word[1] % 256)
+      local cut = whole:sub(1, at - 1) .. by .. whole:sub(at + word[2] % 3)
+      pcall(json.decode_yaml, cut)
+    end
+    assert.equal(live, C.ms_test_live())
+  end)
+
+  it('gives memory back when there is none', function()
+    local text = 'a: &x [1, {b: two}]\nc: *x\n'
+    local live, ended = C.ms_test_live(), false
+    for n = 1, 50 do
+      C.ms_test_fail_alloc(n)
+      local ok, why = pcall(json.decode_yaml, text)
+      C.ms_test_fail_alloc(0)
+      assert.equal(live, C.ms_test_live())
+      if ok then ended = true break end
+      assert.truthy(why:find('no memory', 1, true), why)
+    end
+    assert.is_true(ended)
+  end)
+end)
+
+describe('JSON', function()
+  it('reads values', function()
+    local v = json.decode '{"a": [1, -2.5e3, true, false, null, "\\u00e9\\ud83d\\ude00\\u0000"], "b": {}}'
+    assert.same({ 1, -2500, true, false, json.null, 'é😀\0' }, v.a)
+    assert.is_true(json.is_array(v.a))
+    assert.is_false(json.is_array(v.b))
+    assert.is_true(json.is_array(json.decode '[]'))
+    assert.equal(2 ^ 53, json.decode '9007199254740992')
+    assert.equal('x', json.decode '"x"')
+  end)
+
+  it('refuses malformed texts, with the place', function()
+    for _, case in ipairs { { '{"a":1,"a":2}', 'duplicate' }, { '[1,\n2', 'line 2' }, { '[1] x', 'line 1' },
+      { '', 'line 1' }, { '"\255"', 'byte' }, { '[01]', 'line 1' }, { '[1e999]', 'overflow' },
+      { ('['):rep(5000), 'depth' } } do
+      fails(case[1], case[2], json.decode)
+    end
+  end)
+
+  it('survives broken texts', function()
+    local whole = '{"a": [1, -2.5e3, true, null, "\\u00e9\\ud83d\\ude00"], "b": {"c": {}}}'
+    local live = C.ms_test_live()
+    local word = ffi.new 'uint32_t[4]'
+    for round = 1, 3000 do
+      C.ms_philox(8, 1, round, word)
+      local at, by = word[0] % #whole + 1, string.char(word[1] % 256)
+      pcall(json.decode, whole:sub(1, at - 1) .. by .. whole:sub(at + word[2] % 3))
+    end
+    assert.equal(live, C.ms_test_live())
+  end)
+end)

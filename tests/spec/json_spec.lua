@@ -1,0 +1,85 @@
+--- JSON written, and files of JSON lines.
+local json = require 'moonstill.json'
+
+local function with_file(text, body)
+  local path = os.tmpname()
+  local file = assert(io.open(path, 'wb'))
+  file:write(text)
+  file:close()
+  local ok, why = pcall(body, path)
+  os.remove(path)
+  if not ok then error(why, 0) end
+end
+
+local function collect(...)
+  local list = {}
+  for number, value in ... do list[#list + 1] = { number, value } end
+  return list
+end
+
+describe('json.encode', function()
+  it('sorts keys, or takes an order', function()
+    local t = { b = 1, a = { d = 'x', c = json.array() }, e = json.null }
+    assert.equal('{"a":{"c":[],"d":"x"},"b":1,"e":null}', json.encode(t))
+    assert.equal('{"e":null,"a":{"d":"x","c":[]},"b":1}', json.encode(t, { order = { 'e', 'd' } }))
+    assert.equal('{\n  "a": [\n    1,\n    2\n  ],\n  "b": {}\n}',
+      json.encode({ a = { 1, 2 }, b = {} }, { indent = 2 }))
+  end)
+
+  it('keeps numbers', function()
+    for _, x in ipairs { 0, 1, -1, 2 ^ 53, -2 ^ 53, 0.1, 1 / 3, 1e300, 5e-324, 123456789.125, 2 ^ 60 } do
+      assert.equal(x, json.decode(json.encode(x)), tostring(x))
+    end
+    assert.equal('9007199254740992', json.encode(2 ^ 53))
+    assert.equal(-math.huge, 1 / json.decode(json.encode(-0.0)))
+  end)
+
+  it('keeps texts', function()
+    for _, s in ipairs { '', '"\\/\b\f\n\r\t', '\0\1\31\127', 'é😀', ('x'):rep(1000) } do
+      assert.equal(s, json.decode(json.encode(s)))
+      assert.same({ [s] = 1 }, s:find '%z' and { [s] = 1 } or json.decode(json.encode { [s] = 1 }))
+    end
+  end)
+
+  it('refuses what JSON cannot say', function()
+    local circle = {}
+    circle.me = circle
+    for _, case in ipairs { { { a = 0 / 0 }, 'value.a' }, { { 1, { math.huge } }, 'value[2][1]' },
+      { { [1] = 1, x = 2 }, 'key x' }, { { [1] = 1, [3] = 2 }, 'key 3' }, { { [true] = 1 }, 'true' },
+      { print, 'function' }, { circle, 'circle' } } do
+      local ok, why = pcall(json.encode, case[1])
+      assert.is_false(ok)
+      assert.truthy(why:find(case[2], 1, true), why)
+    end
+  end)
+end)
+
+describe('json.lines', function()
+  it('numbers the lines and passes over empty ones', function()
+    with_file('\239\187\191{"a":1}\r\n\n  \n[2]\n"x"', function(path)
+      assert.same({ { 1, { a = 1 } }, { 4, { 2 } }, { 5, 'x' } }, collect(json.lines(path)))
+    end)
+    with_file('', function(path) assert.same({}, collect(json.lines(path))) end)
+  end)
+
+  it('reads lines longer than its buffer, and bytes of any value', function()
+    local long = ('y'):rep(200000)
+    with_file(('"%s"\n1\n"%s"\n'):format(long, long:sub(1, 65533)), function(path)
+      assert.same({ { 1, long }, { 2, 1 }, { 3, long:sub(1, 65533) } }, collect(json.lines(path)))
+    end)
+    with_file('a\0b\n\0\nc', function(path)
+      assert.same({ { 1, 'a\0b' }, { 2, '\0' }, { 3, 'c' } }, collect(json.text_lines(path)))
+    end)
+  end)
+
+  it('names file and line of a malformed record, and files that are not there', function()
+    with_file('{"a":1}\n{"a":\n', function(path)
+      local ok, why = pcall(collect, json.lines(path))
+      assert.is_false(ok)
+      assert.truthy(why:find(path .. ': record on line 2', 1, true), why)
+    end)
+    assert.has_error(function() json.lines '/nowhere/at/all' end)
+    assert.has_error(function() json.lines '/' end)
+    assert.has_error(function() json.read '/' end)
+  end)
+end)
