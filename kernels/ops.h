@@ -6,8 +6,9 @@
  *
  * Order of arguments: stream, outputs, inputs, weights, scratch, dimensions, options. Activations
  * and gradients are f32. Weights are `const void *` with a dtype beside them, f32 or bf16. A
- * matrix is row-major and dense. `add` != 0 accumulates into the output instead of setting it.
- * Everything repeats bit for bit for any number of threads: reductions are split by shape. */
+ * matrix is row-major and dense. `add` != 0 accumulates into the (first) output instead of setting
+ * it; outputs without `add` are set unless their line says otherwise. Everything repeats bit for
+ * bit for any number of threads: reductions are split by shape. */
 #ifndef MS_OPS_H
 #define MS_OPS_H
 #include <stddef.h>
@@ -108,10 +109,11 @@ typedef struct ms_ops {
   /* sum of x^2 in double, and whether all are finite; host results */
   ms_status (*sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n);
   /* Decoupled AdamW on f32 masters w; `low` (bf16, NULL for none) gets the rounded result. scale
-   * multiplies the gradient; c1 = 1 - beta1^t and c2 = 1 - beta2^t. */
+   * multiplies the gradient; c1 = 1 - beta1^t and c2 = 1 - beta2^t. Rates are double: 1 - beta2
+   * of a float beta2 is off by 1e-5. */
   ms_status (*adamw)(ms_stream *s, float *w, uint16_t *low, float *m, float *v, const float *g,
-                     int64_t n, float lr, float beta1, float beta2, float eps, float decay,
-                     float scale, double c1, double c2);
+                     int64_t n, double lr, double beta1, double beta2, double eps, double decay,
+                     double scale, double c1, double c2);
 } ms_ops;
 
 #endif

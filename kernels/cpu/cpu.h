@@ -1,7 +1,7 @@
 /* cpu.h - the CPU backend's shared declarations.
  *
  * Each kernel file is compiled once per instruction set with MS_ISA set; MS_KERNEL(rmsnorm) is then
- * ms_cpu_rmsnorm_avx512 and so on. cpu.c and gemm.c are compiled once. */
+ * ms_cpu_rmsnorm_avx512 and so on. cpu.c is compiled once. */
 #ifndef MS_CPU_H
 #define MS_CPU_H
 #include "../ops.h"
@@ -23,16 +23,58 @@ ms_status ms_cpu_copy(ms_stream *s, void *y, const void *x, size_t bytes);
 ms_status ms_cpu_zero(ms_stream *s, void *y, size_t bytes);
 ms_status ms_cpu_sync(ms_stream *s);
 
-/* gemm.c: oneDNN behind one file. */
-ms_status ms_cpu_linear(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
-                        int64_t rows, int64_t in, int64_t out, int add);
-ms_status ms_cpu_linear_dx(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
-                           int64_t rows, int64_t in, int64_t out, int add);
-ms_status ms_cpu_linear_dw(ms_stream *s, float *dw, const float *dy, const float *x, int64_t rows,
-                           int64_t in, int64_t out, int add);
+/* Fewer elements than this are not worth waking the other threads. Whether they are woken never
+ * changes a result. */
+enum { MS_SERIAL = 1 << 15 };
 
 #ifdef MS_ISA
 ms_status MS_KERNEL(cast)(ms_stream *s, void *y, int y_dtype, const void *x, int x_dtype, int64_t n);
+ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
+                            int64_t rows, int64_t in, int64_t out, int add);
+ms_status MS_KERNEL(linear_dx)(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
+                               int64_t rows, int64_t in, int64_t out, int add);
+ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, const float *dy, const float *x,
+                               int64_t rows, int64_t in, int64_t out, int add);
+ms_status MS_KERNEL(bias)(ms_stream *s, float *y, const void *b, int b_dtype, int64_t rows,
+                          int64_t cols);
+ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, const float *dy, int64_t rows, int64_t cols);
+ms_status MS_KERNEL(embed)(ms_stream *s, float *y, const int32_t *token, const void *w, int w_dtype,
+                           int64_t tokens, int64_t width);
+ms_status MS_KERNEL(embed_dw)(ms_stream *s, float *dw, const float *dy, const int32_t *token,
+                              int64_t tokens, int64_t width, int64_t vocab);
+ms_status MS_KERNEL(rmsnorm)(ms_stream *s, float *y, float *rstd, const float *x, const void *w,
+                             int w_dtype, int64_t rows, int64_t cols, float eps);
+ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, float *dx, float *dw, const float *dy,
+                                      const float *x, const float *rstd, const void *w, int w_dtype,
+                                      int64_t rows, int64_t cols, int add);
+ms_status MS_KERNEL(rope)(ms_stream *s, float *x, const int32_t *position, const float *cosine,
+                          const float *sine, int64_t tokens, int32_t heads, int32_t head_dim,
+                          int32_t rotary, int sign);
+ms_status MS_KERNEL(attention)(ms_stream *s, float *y, float *lse, const float *q, const float *k,
+                               const float *v, const int32_t *segment_start,
+                               const ms_attention_shape *shape);
+ms_status MS_KERNEL(attention_backward)(ms_stream *s, float *dq, float *dk, float *dv,
+                                        const float *dy, const float *y, const float *lse,
+                                        const float *q, const float *k, const float *v,
+                                        const int32_t *segment_start,
+                                        const ms_attention_shape *shape);
+ms_status MS_KERNEL(attention_cached)(ms_stream *s, float *y, const float *q, const float *k,
+                                      const float *v, const int32_t *slot, const int32_t *first,
+                                      const int32_t *length, int64_t rows, int64_t capacity,
+                                      int32_t heads, int32_t kv_heads, int32_t head_dim,
+                                      float scale);
+ms_status MS_KERNEL(swiglu)(ms_stream *s, float *y, const float *gate, const float *up, int64_t n);
+ms_status MS_KERNEL(swiglu_backward)(ms_stream *s, float *d_gate, float *d_up, const float *dy,
+                                     const float *gate, const float *up, int64_t n);
+ms_status MS_KERNEL(add)(ms_stream *s, float *y, const float *x, int64_t n);
+ms_status MS_KERNEL(gather)(ms_stream *s, float *y, const float *x, const int32_t *row,
+                            int64_t rows, int64_t cols);
+ms_status MS_KERNEL(scatter)(ms_stream *s, float *y, const float *x, const int32_t *row,
+                             int64_t rows, int64_t cols);
+ms_status MS_KERNEL(sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n);
+ms_status MS_KERNEL(adamw)(ms_stream *s, float *w, uint16_t *low, float *m, float *v,
+                           const float *g, int64_t n, double lr, double beta1, double beta2,
+                           double eps, double decay, double scale, double c1, double c2);
 #endif
 
 #endif

@@ -20,10 +20,10 @@ static ms_status widen(const void *w, int w_dtype, int64_t n, const float **wide
   if (w_dtype == MS_F32) return MS_OK;
   MS_TRY(ms_alloc((size_t)n * 4, "GEMM: widened weights", own));
   *wide = *own;
-  return ms_cpu_ops()->cast(NULL, *own, MS_F32, w, w_dtype, n);
+  return MS_KERNEL(cast)(NULL, *own, MS_F32, w, w_dtype, n);
 }
 
-ms_status ms_cpu_linear(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
+ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
                         int64_t rows, int64_t in, int64_t out, int add) {
   const float *wide;
   void *own;
@@ -33,7 +33,7 @@ ms_status ms_cpu_linear(ms_stream *s, float *y, const float *x, const void *w, i
   return st;
 }
 
-ms_status ms_cpu_linear_dx(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
+ms_status MS_KERNEL(linear_dx)(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
                            int64_t rows, int64_t in, int64_t out, int add) {
   const float *wide;
   void *own;
@@ -43,7 +43,7 @@ ms_status ms_cpu_linear_dx(ms_stream *s, float *dx, const float *dy, const void 
   return st;
 }
 
-ms_status ms_cpu_linear_dw(ms_stream *s, float *dw, const float *dy, const float *x, int64_t rows,
+ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, const float *dy, const float *x, int64_t rows,
                            int64_t in, int64_t out, int add) {
   return sgemm('T', 'N', out, in, rows, dy, out, x, in, add, dw, in);
 }

@@ -1,0 +1,37 @@
+/* bias.c - a vector added to every row, and its gradient. */
+#include "cpu.h"
+#include "simd.h"
+
+ms_status MS_KERNEL(bias)(ms_stream *s, float *y, const void *b, int b_dtype, int64_t rows,
+                          int64_t cols) {
+#pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c += VF_LANES) {
+      int64_t n = cols - c < VF_LANES ? cols - c : VF_LANES;
+      float *p = y + r * cols + c;
+      vf_store_n(p, vf_load_n(p, n) + vf_load_weight(b, b_dtype, c, n), n);
+    }
+  return MS_OK;
+}
+
+/* Sums of BLOCK rows are added up: a float sum of all rows in one chain loses digits. */
+enum { BLOCK = 64 };
+
+static void sum_columns(float *db, const float *dy, int64_t rows, int64_t cols, int64_t n) {
+  vf total = vf_load_n(db, n);
+  for (int64_t r0 = 0; r0 < rows; r0 += BLOCK) {
+    int64_t end = r0 + BLOCK < rows ? r0 + BLOCK : rows;
+    vf sum = {};
+    for (int64_t r = r0; r < end; r++) sum += vf_load_n(dy + r * cols, n);
+    total += sum;
+  }
+  vf_store_n(db, total, n);
+}
+
+/* Threads share the columns, so each column is summed in one order. */
+ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, const float *dy, int64_t rows, int64_t cols) {
+#pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
+  for (int64_t c = 0; c < cols; c += VF_LANES)
+    sum_columns(db + c, dy + c, rows, cols, cols - c < VF_LANES ? cols - c : VF_LANES);
+  return MS_OK;
+}

@@ -1,0 +1,35 @@
+/* embed.c - rows of the embedding by token, and their gradient. */
+#include "cpu.h"
+#include "simd.h"
+
+ms_status MS_KERNEL(embed)(ms_stream *s, float *y, const int32_t *token, const void *w, int w_dtype,
+                           int64_t tokens, int64_t width) {
+#pragma omp parallel for schedule(static) if (tokens * width > MS_SERIAL)
+  for (int64_t t = 0; t < tokens; t++)
+    for (int64_t c = 0; c < width; c += VF_LANES) {
+      int64_t n = width - c < VF_LANES ? width - c : VF_LANES;
+      vf_store_n(y + t * width + c, vf_load_weight(w, w_dtype, token[t] * width + c, n), n);
+    }
+  return MS_OK;
+}
+
+/* A token may come up many times: threads share the width, never the tokens, so that every
+ * element is summed in order of t. */
+enum { SLICE = 64 };
+
+static void add_slice(float *dw, const float *dy, const int32_t *token, int64_t tokens,
+                      int64_t width, int64_t n) {
+  for (int64_t t = 0; t < tokens; t++) {
+    float *p = dw + token[t] * width;
+    const float *d = dy + t * width;
+    for (int64_t c = 0; c < n; c++) p[c] += d[c];
+  }
+}
+
+ms_status MS_KERNEL(embed_dw)(ms_stream *s, float *dw, const float *dy, const int32_t *token,
+                              int64_t tokens, int64_t width, int64_t vocab) {
+#pragma omp parallel for schedule(static) if (tokens * width > MS_SERIAL)
+  for (int64_t c = 0; c < width; c += SLICE)
+    add_slice(dw + c, dy + c, token, tokens, width, width - c < SLICE ? width - c : SLICE);
+  return MS_OK;
+}
