@@ -1,0 +1,55 @@
+/* main.c - the executable: LuaJIT with moonstill's modules inside; moonstill.cli does the rest.
+ *
+ * The modules are linked in as bytecode, under the symbols where LuaJIT's `require` looks first.
+ * The core's symbols are exported, so that the modules take them from the process itself. */
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "prompt.h"
+
+/* The global `arg` as in any Lua program: arg[0] is the program, negative indices are not used. */
+static void push_arguments(lua_State *L, int argc, char **argv) {
+  lua_createtable(L, argc, 1);
+  for (int i = 0; i < argc; i++) {
+    lua_pushstring(L, argv[i]);
+    lua_rawseti(L, -2, i);
+  }
+  lua_setglobal(L, "arg");
+}
+
+/* In a protected call: anything here may run out of memory. */
+static int start(lua_State *L) {
+  luaL_openlibs(L);
+  push_arguments(L, (int)lua_tointeger(L, 2), lua_touserdata(L, 1));
+  lua_settop(L, 0);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "moonstill.cli");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "main");
+  ms_prompt_push(L);
+  lua_call(L, 1, 1);
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  lua_State *L = luaL_newstate();
+  if (!L) {
+    fputs("moonstill: no memory to start\n", stderr);
+    return EXIT_FAILURE;
+  }
+  lua_pushcfunction(L, start);
+  lua_pushlightuserdata(L, argv);
+  lua_pushinteger(L, argc);
+  int status = EXIT_FAILURE;
+  if (lua_pcall(L, 2, 1, 0) == 0) {
+    status = (int)lua_tointeger(L, -1);
+  } else {
+    const char *message = lua_tostring(L, -1);
+    fprintf(stderr, "moonstill: %s\n", message ? message : "an error that is not text");
+  }
+  lua_close(L);
+  return fflush(stdout) ? EXIT_FAILURE : status;
+}

@@ -1,0 +1,150 @@
+/* prompt.c - the terminal side of the REPL, by libedit. */
+#include "prompt.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <lauxlib.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+
+enum { HISTORY_LINES = 2000 };
+
+static EditLine *editor;
+static History *history_list;
+static char *history_path;
+static char *prompt_text;
+static volatile sig_atomic_t interrupted;
+static lua_State *running;
+
+static char *prompt(EditLine *e) { return prompt_text; }
+
+static void on_read_signal(int number) { interrupted = 1; }
+
+/* libedit's own reader tries again after a signal; this one gives the line up. */
+static int read_character(EditLine *e, wchar_t *out) {
+  mbstate_t state = {0};
+  for (;;) {
+    char c;
+    ssize_t n = read(STDIN_FILENO, &c, 1);
+    if (n < 0 && errno == EINTR && !interrupted) continue; /* a resized window */
+    if (n <= 0) return n < 0 ? -1 : 0;
+    size_t used = mbrtowc(out, &c, 1, &state);
+    if (used == (size_t)-2) continue;                 /* a character of several bytes */
+    if (used == (size_t)-1) *out = (unsigned char)c;  /* not UTF-8: the byte itself */
+    return 1;
+  }
+}
+
+static int open_editor(void) {
+  HistEvent event;
+  if (editor) return 1;
+  setlocale(LC_CTYPE, "");
+  if (strcmp(nl_langinfo(CODESET), "UTF-8")) setlocale(LC_CTYPE, "C.UTF-8");
+  editor = el_init("moonstill", stdin, stdout, stderr);
+  history_list = history_init();
+  if (!editor || !history_list) return 0;
+  history(history_list, &event, H_SETSIZE, HISTORY_LINES);
+  history(history_list, &event, H_SETUNIQUE, 1);
+  el_set(editor, EL_PROMPT, prompt);
+  el_set(editor, EL_EDITOR, "emacs");
+  el_set(editor, EL_HIST, history, history_list);
+  el_set(editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
+  el_set(editor, EL_GETCFN, read_character);
+  el_source(editor, NULL); /* the user's .editrc */
+  return 1;
+}
+
+static void keep(const char *line) {
+  HistEvent event;
+  if (strspn(line, " \t\n") == strlen(line)) return;
+  history(history_list, &event, H_ENTER, line);
+  if (history_path) history(history_list, &event, H_SAVE, history_path);
+}
+
+static int prompt_read(lua_State *L) {
+  struct sigaction action = {.sa_handler = on_read_signal}, old;
+  int count = 0;
+  char *copy = strdup(luaL_checkstring(L, 1));
+  if (!copy || !open_editor()) {
+    free(copy);
+    return luaL_error(L, "the terminal's line editor cannot be opened");
+  }
+  free(prompt_text);
+  prompt_text = copy;
+  interrupted = 0;
+  sigaction(SIGINT, &action, &old); /* without SA_RESTART: read() comes back */
+  const char *line = el_gets(editor, &count);
+  sigaction(SIGINT, &old, NULL);
+  if (interrupted) {
+    fputs("^C\n", stdout);
+    el_reset(editor);
+    lua_pushboolean(L, 0);
+  } else if (!line || count <= 0) {
+    lua_pushnil(L);
+  } else {
+    keep(line);
+    lua_pushlstring(L, line, (size_t)count - (line[count - 1] == '\n'));
+  }
+  return 1;
+}
+
+static int prompt_history(lua_State *L) {
+  HistEvent event;
+  char *copy = strdup(luaL_checkstring(L, 1));
+  if (!copy || !open_editor()) {
+    free(copy);
+    return luaL_error(L, "the history cannot be opened");
+  }
+  free(history_path);
+  history_path = copy;
+  history(history_list, &event, H_LOAD, history_path); /* absent at first */
+  return 0;
+}
+
+static int prompt_interactive(lua_State *L) {
+  lua_pushboolean(L, isatty(STDIN_FILENO) && isatty(STDOUT_FILENO));
+  return 1;
+}
+
+static void stop(lua_State *L, lua_Debug *frame) {
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted");
+}
+
+/* A hook runs at the next instruction of the interpreter. Compiled loops and the core do not see
+ * it, so a second Ctrl-C ends the process. */
+static void on_call_signal(int number) {
+  signal(SIGINT, SIG_DFL);
+  lua_sethook(running, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+static int prompt_call(lua_State *L) {
+  struct sigaction action = {.sa_handler = on_call_signal, .sa_flags = SA_RESTART}, old;
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  running = L;
+  sigaction(SIGINT, &action, &old);
+  int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  sigaction(SIGINT, &old, NULL);
+  lua_sethook(L, NULL, 0, 0);
+  lua_pushboolean(L, status == 0);
+  lua_insert(L, 1);
+  return lua_gettop(L);
+}
+
+void ms_prompt_push(lua_State *L) {
+  static const luaL_Reg functions[] = {{"interactive", prompt_interactive},
+                                       {"read", prompt_read},
+                                       {"history", prompt_history},
+                                       {"call", prompt_call},
+                                       {NULL, NULL}};
+  lua_createtable(L, 0, 5);
+  luaL_register(L, NULL, functions);
+  lua_pushfstring(L, "libedit %d.%d", LIBEDIT_MAJOR, LIBEDIT_MINOR);
+  lua_setfield(L, -2, "version");
+}

@@ -1,0 +1,18 @@
+/* prompt.h - what the executable's Lua gets beside the library: a line with editing and history, and
+ * calls that Ctrl-C interrupts. Part of the executable only; main.c hands the table to
+ * moonstill.cli. */
+#ifndef MS_PROMPT_H
+#define MS_PROMPT_H
+#include <lua.h>
+
+/* Pushes a table:
+ *   interactive()        whether stdin and stdout are a terminal
+ *   read(prompt)         the next line without its end; nil at the end of input; false after Ctrl-C
+ *   history(path)        reads that file and adds every line entered from now on
+ *   call(f, ...)         true and the results, or false and the error; Ctrl-C raises the error
+ *                        "interrupted"
+ *   version              of the line editor
+ */
+void ms_prompt_push(lua_State *L);
+
+#endif

@@ -1,0 +1,137 @@
+-- The executable's command line, as a shell sees it.
+local tools = require 'tests.tools'
+
+local program = tools.program()
+if not tools.exists(program) then
+  pending('the executable', program .. ' is not built')
+  return
+end
+
+local folder = tools.folder()
+
+local function moonstill(...)
+  local words = {}
+  for i = 1, select('#', ...) do words[i] = tools.quote((select(i, ...))) end
+  return tools.run(program .. ' ' .. table.concat(words, ' ') .. ' </dev/null')
+end
+
+local function recipe(text) return tools.write(folder .. '/recipe.lua', text) end
+
+local function has(text, part)
+  if not text:find(part, 1, true) then error(('%q is not in:\n%s'):format(part, text), 2) end
+end
+
+describe('the command line', function()
+  it('runs a recipe with its arguments', function()
+    local path = recipe [[print(arg[0], #arg, arg[1], arg[2], require 'moonstill' ~= nil)]]
+    local status, out, err = moonstill(path, 'c.yaml', 'a=b c')
+    assert.same({ 0, path .. '\t2\tc.yaml\ta=b c\ttrue\n', '' }, { status, out, err })
+  end)
+  it('leaves --help to the recipe', function()
+    local status, out = moonstill(recipe 'print("mine", arg[1])', '--help')
+    assert.same({ 0, 'mine\t--help\n' }, { status, out })
+  end)
+  it('runs code with ms at hand', function()
+    local status, out = moonstill('-e', 'print(ms == require "moonstill", arg[1])', 'x')
+    assert.same({ 0, 'true\tx\n' }, { status, out })
+  end)
+  it('uses its own core', function()
+    local status, out = moonstill('-e', 'print(require "moonstill.C" == require "ffi".C)')
+    assert.same({ 0, 'true\n' }, { status, out })
+  end)
+  it('prints a message and no traceback', function()
+    local status, out, err = moonstill(recipe '\nlocal function f() error "no luck" end\nf()')
+    assert.same({ 1, '' }, { status, out })
+    assert.equal('moonstill: ' .. folder .. '/recipe.lua:2: no luck\n', err)
+  end)
+  it('drops the traceback that a scope adds', function()
+    local code = 'ms.scope(function() error "no luck" end)'
+    local _, _, err = moonstill('-e', code)
+    assert.equal('moonstill: (command line):1: no luck\n', err)
+  end)
+  it('adds a traceback with MS_TRACE', function()
+    local _, _, err = tools.run('MS_TRACE=1 ' .. program .. " -e 'error \"no luck\"'")
+    has(err, 'no luck\nstack traceback:')
+  end)
+  it('keeps line numbers of the modules inside', function()
+    local _, _, err = tools.run('MS_TRACE=1 ' .. program .. " -e 'ms.text {}'")
+    assert.truthy(err:find 'lua/moonstill/text%.lua:%d+')
+  end)
+  it('prints errors that are not text', function()
+    local status, _, err = moonstill('-e', 'error(setmetatable({}, {__tostring = function() return "odd" end}))')
+    assert.same({ 1, 'moonstill: odd\n' }, { status, err })
+    assert.equal(1, (moonstill('-e', 'error()')))
+  end)
+  it('reports a recipe that does not parse', function()
+    local status, _, err = moonstill(recipe 'x = = 1')
+    assert.equal(1, status)
+    has(err, 'recipe.lua:1:')
+  end)
+  it('tells a wrong command line by status 2', function()
+    for _, words in ipairs { { '--hepl' }, { folder .. '/none.lua' }, { '-e' } } do
+      local status, out, err = moonstill(unpack(words))
+      assert.same({ 2, '' }, { status, out })
+      has(err, 'Try: moonstill --help')
+    end
+  end)
+  it('lets a recipe choose its status', function()
+    assert.equal(7, (moonstill('-e', 'os.exit(7)')))
+  end)
+  it('says what it is', function()
+    local status, out = moonstill '--help'
+    assert.equal(0, status)
+    has(out, 'key=value')
+    status, out = moonstill '--version'
+    assert.equal(0, status)
+    for _, name in ipairs { 'moonstill ', 'LuaJIT ', 'oneDNN ', 'libedit ', 'CPU kernels ' } do has(out, name) end
+  end)
+  it('ends with 130 after Ctrl-C, watched or not', function()
+    -- a background process of a shell ignores SIGINT: the shell's own trap is not inherited
+    local send = [[io.popen('kill -INT ' .. require 'ffi'.C.getpid()):close() ]]
+    local ffi = [[require 'ffi'.cdef 'int getpid(void);' ]]
+    assert.equal(130, (tools.run(program .. ' ' .. recipe(ffi .. send .. 'while true do end'))))
+    local watched = [[local C = require 'moonstill.C' C.ms_interrupt_watch(1) ]] .. ffi .. send ..
+      [[while C.ms_interrupted() == 0 do end print 'saved']]
+    local status, out = tools.run(program .. ' ' .. recipe(watched))
+    assert.same({ 130, 'saved\n' }, { status, out })
+  end)
+  it('starts in less than 30 ms', function()
+    local best = math.huge -- the best of several: the machine may be busy
+    local C = require 'moonstill.C'
+    for _ = 1, 10 do
+      local start = C.ms_clock()
+      os.execute(program .. " -e 'local x = ms.scope'")
+      best = math.min(best, C.ms_clock() - start)
+    end
+    assert.truthy(best < 0.030, ('%.1f ms'):format(best * 1000))
+  end)
+end)
+
+describe('the prompt without a terminal', function()
+  local function feed(text)
+    local path = tools.write(folder .. '/input', text)
+    return tools.run(program .. ' <' .. path)
+  end
+  it('prints expressions and runs statements', function()
+    local status, out, err = feed '1 + 1\n=2, "a"\nx = 3\nx\nfor i = 1, 2 do\nprint(i)\nend\n'
+    assert.same({ 0, '2\n2\ta\n3\n1\n2\n', '' }, { status, out, err })
+  end)
+  it('shows tables in a fixed order', function()
+    local _, out = feed '{ 5, z = 1, a = { b = { c = { d = 1 } } }, [true] = "t" }\n'
+    assert.equal('{ [true] = "t", 5, a = { b = { c = { ... } } }, z = 1 }\n', out)
+    _, out = feed 't = {} t.t = t\nt\n'
+    assert.equal('{ t = { ... } }\n', out)
+  end)
+  it('goes on after an error and tells of it', function()
+    local status, out, err = feed 'x = error "no"\n)\n1\nx = \n'
+    assert.same({ 1, '1\n' }, { status, out })
+    has(err, 'prompt:1: no')
+    has(err, "unexpected symbol near ')'")
+    has(err, "'<eof>'")
+  end)
+  it('helps', function()
+    local _, out = feed 'help()\nhelp(ms.cli)\n'
+    has(out, 'Ctrl-D leaves')
+    has(out, 'main\tfunction')
+  end)
+end)
