@@ -2,7 +2,7 @@
 local M = { _VERSION = '0.1.0' }
 
 -- The module that gives each name of `ms` where the name is not the module's own.
-local from = {}
+local from = { option = 'config', required = 'config', optional = 'config', one_of = 'config' }
 
 setmetatable(M, {
   __index = function(_, name)

@@ -1,0 +1,124 @@
+--- The command line by a schema: merging, types, suggestions, help.
+local ms = require 'moonstill'
+local tools = require 'tests.tools'
+
+local folder = tools.folder()
+local here = tools.write(folder .. '/here', 'x')
+
+local function schema()
+  return {
+    student = ms.required('path', 'the student'), teacher = ms.optional 'path',
+    output = 'out', epochs = 1, flag = false, rows = ms.option({ 1 }, 'a list', 'list'),
+    kd = { objective = ms.one_of({ 'forward_kl', 'reverse_kl' }), temperature = 1,
+      t_scale = ms.option('auto', 'scale', 'auto|false|number') },
+    batch = { tokens = ms.option(8192, 'n', 'integer') }, name = ms.optional 'string',
+  }
+end
+
+local function yaml(text) return tools.write(folder .. '/config.yaml', text) end
+
+local function read(...) return ms.config(schema(), { args = { ... } }) end
+
+local function fails(what, ...)
+  local ok, why = pcall(read, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(why):find(what, 1, true), tostring(why))
+  assert.equal(2, why.exit)
+end
+
+describe('ms.config', function()
+  it('has the defaults and the keys of every schema', function()
+    local cfg = read('student=' .. here)
+    assert.same({ student = here, output = 'out', epochs = 1, flag = false, rows = { 1 },
+      kd = { objective = 'forward_kl', temperature = 1, t_scale = 'auto' }, batch = { tokens = 8192 },
+      device = 'cpu', dtype = 'f32', threads = 0, seed = 1, resume = 'auto', max_steps = 0 }, cfg)
+  end)
+
+  it('merges files and arguments, later ones over earlier ones', function()
+    local file = yaml 'epochs: 3\nkd: {temperature: 2, objective: reverse_kl}\nrows: [1, 2]\n'
+    local cfg = read('epochs=2', file, 'kd.temperature=0.5', 'student=' .. here, 'kd.t_scale=false',
+      'resume=false')
+    assert.equal(3, cfg.epochs)
+    assert.equal(0.5, cfg.kd.temperature)
+    assert.equal('reverse_kl', cfg.kd.objective)
+    assert.is_false(cfg.kd.t_scale)
+    assert.is_false(cfg.resume)
+    assert.same({ 1, 2 }, cfg.rows)
+    assert.equal(4, read('student=' .. here, 'kd={temperature: 4}').kd.temperature)
+  end)
+
+  it('takes text as it is written where text is wanted', function()
+    for _, s in ipairs { '12', 'true', '*x', 'a: b', '"q', 'x=y', '' } do
+      assert.equal(s, read('student=' .. here, 'name=' .. s).name)
+    end
+  end)
+
+  it('names unknown keys and the nearest valid one', function()
+    fails("unknown key 'kd.temprature'; did you mean 'kd.temperature'?", 'kd.temprature=1')
+    fails("unknown key 'temperature'; did you mean 'kd.temperature'?", 'temperature=1')
+    fails("did you mean 'epochs'?", 'epohcs=1')
+    fails("unknown key 'zzzzzzzz'", 'zzzzzzzz=1')
+    fails("config.yaml: unknown key 'kd.objektive'; did you mean 'kd.objective'?",
+      yaml 'kd: {objektive: x}')
+  end)
+
+  it('names wrong types', function()
+    fails("'epochs' must be number, not three", 'epochs=three')
+    fails("'batch.tokens' must be integer, not 1.5", 'batch.tokens=1.5')
+    fails("'flag' must be boolean, not 1", 'flag=1')
+    fails("'kd.objective' must be one of forward_kl, reverse_kl, not forwardkl; did you mean 'forward_kl'?",
+      'kd.objective=forwardkl')
+    fails("'kd.t_scale' must be auto or false or number, not true", 'kd.t_scale=true')
+    fails("'kd' must be a table", yaml 'kd: 3')
+    fails("'name' must be string, not 3", yaml 'name: 3')
+    fails("'epochs' cannot be null", 'epochs=null')
+    fails('must be number, not [1]', 'epochs=[1]')
+    fails("'epochs' must be number, not ", 'epochs=.nan')
+    fails('must be integer', 'batch.tokens=[.nan]')
+  end)
+
+  it('names what is missing', function()
+    fails("'student' must be given (path)")
+    fails('no file or folder ' .. folder .. '/absent', 'student=' .. folder .. '/absent')
+    fails('no file or folder', 'student=' .. here, 'teacher=' .. folder .. '/absent')
+    fails('no such file', folder .. '/absent.yaml')
+    fails('unknown option --smok', '--smok')
+    fails('no --smoke size', '--smoke')
+    fails('line 2: duplicate key', yaml 'epochs: 1\nepochs: 2\n')
+  end)
+
+  it('takes a smoke size, which arguments overrule', function()
+    local cfg = ms.config(schema(), { args = { 'epochs=5', '--smoke' },
+      smoke = function() return { student = here, epochs = 0.1, kd = { temperature = 3 } } end })
+    assert.equal(here, cfg.student)
+    assert.equal(5, cfg.epochs)
+    assert.equal(3, cfg.kd.temperature)
+  end)
+
+  it('prints every key with type, default and meaning', function()
+    local text = ms.config.help(schema(), { about = 'What it is.' })
+    for _, words in ipairs { { 'student', 'path', 'required', 'the student' },
+      { 'kd.temperature', 'number', '1', 'T of both distributions' }, { 'rows', 'list', '[1]', 'a list' },
+      { 'kd.t_scale', 'auto or false or number', 'auto', 'scale' }, { 'max_steps', 'integer', '0' },
+      { 'kd.objective', 'one of', 'forward_kl', 'forward_kl, reverse_kl' }, { 'resume', 'auto' } } do
+      local line = ('\n' .. text):match('\n  (' .. words[1]:gsub('%.', '%%.') .. ' [^\n]*)')
+      assert.truthy(line, words[1])
+      for _, word in ipairs(words) do assert.truthy(line:find(word, 1, true), line) end
+    end
+    assert.truthy(text:find('What it is.', 1, true))
+  end)
+
+  it('refuses schemas that contradict themselves', function()
+    assert.has_error(function() ms.config({ x = ms.option('a', 'm', 'number') }, { args = {} }) end)
+    assert.has_error(function() ms.config({ ['a.b'] = 1 }, { args = {} }) end)
+  end)
+
+  it('never crashes on broken files', function()
+    local whole = 'student: ' .. here .. '\nkd: {temperature: 2, objective: reverse_kl}\nrows: [1, two]\n'
+    for i = 1, #whole do
+      local ok, why = pcall(read, yaml(whole:sub(1, i) .. '\1' .. whole:sub(i + 2)))
+      assert.is_false(ok)
+      assert.equal(2, why.exit)
+    end
+  end)
+end)
