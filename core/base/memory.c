@@ -25,7 +25,8 @@ ms_status ms_alloc(size_t bytes, const char *what, void **out) {
   size_t align = bytes >= 4 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGN;
   size_t room = (bytes + align - 1) / align * align;
   *out = NULL;
-  void *p = must_fail() ? NULL : aligned_alloc(align, room ? room : align);
+  int fits = room >= bytes; /* false when rounding up overflowed */
+  void *p = must_fail() || !fits ? NULL : aligned_alloc(align, room ? room : align);
   if (!p) return MS_FAIL(MS_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
   /* Huge pages are worth 10 % of bandwidth to the large arenas; a refusal costs nothing. */
   if (align == HUGE_PAGE) madvise(p, room, MADV_HUGEPAGE);
