@@ -227,8 +227,8 @@ double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
 
 /* ---- models ---- */
 
-/* How a model is held. dtype: MS_F32 or MS_BF16 for the weights, -1 for "as stored" (f16 and bf16
- * become bf16). train: gradients are kept and, for bf16, f32 masters by the optimiser. recompute:
+/* How a model is held. dtype: MS_F32 or MS_BF16 for the weights, -1 for "as stored": bf16 when all
+ * weights are, otherwise f32, which holds every stored value (bf16 would round f16's). train: gradients are kept and, for bf16, f32 masters by the optimiser. recompute:
  * activations are rebuilt by layer in the backward pass. frozen: name patterns (with * and ?),
  * separated by spaces, of parameters that get no gradient. head_bytes: budget of the fused head's
  * workspace, 0 for the default. */

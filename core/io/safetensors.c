@@ -1,0 +1,409 @@
+/* safetensors.c - files of named tensors: header checks, mapping, streaming out. */
+#include "safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../base/json.h"
+#include "../base/memory.h"
+
+/* Every dtype the format knows, so that a file is checked as a whole even where moonstill has no
+ * use for one of its tensors. */
+static const struct {
+  const char *name;
+  size_t bytes;
+  int dtype;
+} types[] = {{"F32", 4, MS_F32},   {"BF16", 2, MS_BF16}, {"F16", 2, MS_F16},  {"I32", 4, MS_I32},
+             {"I64", 8, MS_I64},   {"U8", 1, MS_U8},     {"F64", 8, -1},      {"I16", 2, -1},
+             {"U16", 2, -1},       {"U32", 4, -1},       {"U64", 8, -1},      {"I8", 1, -1},
+             {"BOOL", 1, -1},      {"F8_E4M3", 1, -1},   {"F8_E5M2", 1, -1},  {"F8_E8M0", 1, -1},
+             {"C64", 8, -1}};
+enum { TYPES = sizeof types / sizeof *types };
+
+enum { MAX_HEADER = 100 << 20, PREFIX = 8 };
+
+/* ---- reading ---- */
+
+static int type_index(const char *name) {
+  for (int i = 0; i < TYPES; i++)
+    if (!strcmp(types[i].name, name)) return i;
+  return -1;
+}
+
+/* The shape, and the bytes it takes. */
+static ms_status read_shape(const char *path, ms_stored *t, const json_t *shape, size_t element) {
+  if (!json_is_array(shape) || json_array_size(shape) > MS_MAX_RANK)
+    return MS_FAIL(MS_EIO, "%s: tensor '%s': shape is no array of at most %d", path, t->name,
+                   MS_MAX_RANK);
+  t->rank = (int)json_array_size(shape);
+  t->count = 1;
+  int64_t bytes;
+  for (int i = 0; i < t->rank; i++) {
+    const json_t *n = json_array_get(shape, (size_t)i);
+    t->shape[i] = json_is_integer(n) ? json_integer_value(n) : -1;
+    if (t->shape[i] < 0)
+      return MS_FAIL(MS_EIO, "%s: tensor '%s': shape[%d] is no count", path, t->name, i);
+    if (__builtin_mul_overflow(t->count, t->shape[i], &t->count))
+      return MS_FAIL(MS_EIO, "%s: tensor '%s': shape too large", path, t->name);
+  }
+  if (__builtin_mul_overflow(t->count, (int64_t)element, &bytes))
+    return MS_FAIL(MS_EIO, "%s: tensor '%s': shape too large", path, t->name);
+  t->bytes = (size_t)bytes;
+  return MS_OK;
+}
+
+/* One entry of the header: {dtype, shape, data_offsets}, and nothing else. */
+static ms_status read_entry(const char *path, const char *name, const json_t *entry, size_t start,
+                            size_t end, ms_stored *t) {
+  const char *type = json_string_value(json_object_get(entry, "dtype"));
+  const json_t *range = json_object_get(entry, "data_offsets");
+  t->name = name;
+  if (!json_is_object(entry) || !type || json_object_size(entry) != 3)
+    return MS_FAIL(MS_EIO, "%s: tensor '%s': not {dtype, shape, data_offsets}", path, name);
+  int k = type_index(type);
+  if (k < 0) return MS_FAIL(MS_EIO, "%s: tensor '%s': unknown dtype '%s'", path, name, type);
+  t->type = type;
+  t->dtype = types[k].dtype;
+  MS_TRY(read_shape(path, t, json_object_get(entry, "shape"), types[k].bytes));
+  const json_t *a = json_array_get(range, 0), *b = json_array_get(range, 1);
+  if (json_array_size(range) != 2 || !json_is_integer(a) || !json_is_integer(b))
+    return MS_FAIL(MS_EIO, "%s: tensor '%s': data_offsets is no pair of integers", path, name);
+  int64_t from = json_integer_value(a), to = json_integer_value(b), room = (int64_t)(end - start);
+  if (from < 0 || to < from || to > room)
+    return MS_FAIL(MS_EIO,
+                   "%s: tensor '%s': data_offsets [%lld, %lld] are not inside the %lld bytes of "
+                   "data from byte %zu", path, name, (long long)from, (long long)to,
+                   (long long)room, start);
+  if ((size_t)(to - from) != t->bytes)
+    return MS_FAIL(MS_EIO, "%s: tensor '%s': data_offsets give %lld bytes at byte %zu, dtype and "
+                   "shape %zu", path, name, (long long)(to - from), start + (size_t)from, t->bytes);
+  t->offset = start + (size_t)from;
+  return MS_OK;
+}
+
+static int compare_offsets(const void *a, const void *b) {
+  const ms_stored *x = a, *y = b;
+  if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first */
+}
+
+/* Data must lie end to end: no overlap, no gap, nothing after it. */
+static ms_status check_order(const ms_safetensors *f, size_t start) {
+  size_t at = start;
+  for (int32_t i = 0; i < f->tensors; i++) {
+    const ms_stored *t = &f->tensor[i];
+    if (t->offset != at)
+      return MS_FAIL(MS_EIO, "%s: tensor '%s': data begins at byte %zu, where the tensor before "
+                     "it ends at %zu", f->path, t->name, t->offset, at);
+    at += t->bytes;
+  }
+  if (at != f->bytes)
+    return MS_FAIL(MS_EIO, "%s: %zu bytes, but the tensors end at byte %zu", f->path, f->bytes, at);
+  return MS_OK;
+}
+
+static int compare_names(const void *a, const void *b, void *file) {
+  const ms_safetensors *f = file;
+  return strcmp(f->tensor[*(const int32_t *)a].name, f->tensor[*(const int32_t *)b].name);
+}
+
+/* "__metadata__" may hold strings and nothing else. */
+static ms_status check_metadata(const ms_safetensors *f) {
+  const char *key;
+  json_t *value, *meta = json_object_get(f->header, "__metadata__");
+  if (meta && !json_is_object(meta) && !json_is_null(meta))
+    return MS_FAIL(MS_EIO, "%s: header: __metadata__ is no object", f->path);
+  json_object_foreach(meta, key, value)
+    if (!json_is_string(value))
+      return MS_FAIL(MS_EIO, "%s: header: __metadata__ '%s' is no string", f->path, key);
+  return MS_OK;
+}
+
+static ms_status read_tensors(ms_safetensors *f, size_t start) {
+  const char *name;
+  json_t *entry;
+  void *p;
+  MS_TRY(ms_alloc(json_object_size(f->header) * sizeof *f->tensor, f->path, &p));
+  f->tensor = p;
+  MS_TRY(ms_alloc(json_object_size(f->header) * sizeof *f->by_name, f->path, &p));
+  f->by_name = p;
+  json_object_foreach(f->header, name, entry) {
+    if (!strcmp(name, "__metadata__")) continue;
+    MS_TRY(read_entry(f->path, name, entry, start, f->bytes, &f->tensor[f->tensors]));
+    ms_stored *t = &f->tensor[f->tensors++];
+    t->data = (const char *)f->map + t->offset;
+  }
+  qsort(f->tensor, (size_t)f->tensors, sizeof *f->tensor, compare_offsets);
+  MS_TRY(check_order(f, start));
+  for (int32_t i = 0; i < f->tensors; i++) f->by_name[i] = i;
+  qsort_r(f->by_name, (size_t)f->tensors, sizeof *f->by_name, compare_names, f);
+  return MS_OK;
+}
+
+static ms_status read_header(ms_safetensors *f) {
+  const unsigned char *p = f->map;
+  uint64_t length = 0;
+  char *name;
+  for (int i = 0; i < PREFIX; i++) length |= (uint64_t)p[i] << 8 * i;
+  if (length > f->bytes - PREFIX || length > MAX_HEADER)
+    return MS_FAIL(MS_EIO, "%s: byte 0: a header of %llu bytes in a file of %zu (limit %d)",
+                   f->path, (unsigned long long)length, f->bytes, MAX_HEADER);
+  MS_TRY(ms_text_format(&name, "%s: header (at byte %d)", f->path, PREFIX));
+  ms_status st = ms_json_parse(name, (const char *)p + PREFIX, (size_t)length, &f->header);
+  ms_text_free(name);
+  MS_TRY(st);
+  if (!json_is_object(f->header))
+    return MS_FAIL(MS_EIO, "%s: header (at byte %d): not a JSON object", f->path, PREFIX);
+  MS_TRY(check_metadata(f));
+  return read_tensors(f, PREFIX + (size_t)length);
+}
+
+static ms_status map_file(ms_safetensors *f) {
+  struct stat info;
+  ms_status st = MS_OK;
+  int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot open: %s", f->path, strerror(errno));
+  if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+    st = MS_FAIL(MS_EIO, "%s: not a file", f->path);
+  } else if (info.st_size < PREFIX) {
+    st = MS_FAIL(MS_EIO, "%s: %lld bytes, too short for safetensors", f->path,
+                 (long long)info.st_size);
+  } else {
+    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED) {
+      st = MS_FAIL(MS_EIO, "%s: cannot map: %s", f->path, strerror(errno));
+    } else {
+      f->map = map;
+      f->bytes = (size_t)info.st_size;
+    }
+  }
+  close(fd);
+  return st;
+}
+
+ms_status ms_safetensors_open(const char *path, ms_safetensors **out) {
+  void *p;
+  ms_status st;
+  *out = NULL;
+  MS_TRY(ms_alloc(sizeof(ms_safetensors), "safetensors", &p));
+  ms_safetensors *f = p;
+  MS_TRY_OR(fail, ms_text_copy(path, strlen(path), &f->path));
+  MS_TRY_OR(fail, map_file(f));
+  MS_TRY_OR(fail, read_header(f));
+  *out = f;
+  return MS_OK;
+fail:
+  ms_safetensors_close(f);
+  return st;
+}
+
+void ms_safetensors_close(ms_safetensors *f) {
+  if (!f) return;
+  if (f->map) munmap(f->map, f->bytes);
+  json_decref(f->header);
+  ms_free(f->tensor);
+  ms_free(f->by_name);
+  ms_text_free(f->path);
+  ms_free(f);
+}
+
+const ms_stored *ms_safetensors_find(const ms_safetensors *f, const char *name) {
+  int32_t low = 0, high = f->tensors;
+  while (low < high) {
+    int32_t mid = low + (high - low) / 2;
+    int order = strcmp(f->tensor[f->by_name[mid]].name, name);
+    if (!order) return &f->tensor[f->by_name[mid]];
+    if (order < 0)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return NULL;
+}
+
+const char *ms_safetensors_metadata(const ms_safetensors *f, const char *key) {
+  return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
+}
+
+/* Conversions pass through a buffer on the device, a part at a time: that also aligns the data,
+ * which has no alignment in the file. */
+enum { PART = 1 << 20 }; /* elements */
+
+ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_device *dev, void *y,
+                              int dtype) {
+  void *stage;
+  ms_status st = MS_OK;
+  if (t->dtype < 0 || t->dtype > MS_F16 || dtype < 0 || dtype > MS_F16)
+    if (t->dtype != dtype || dtype < 0)
+      return MS_FAIL(MS_EUNSUPPORTED, "%s: tensor '%s' (at byte %zu): %s cannot be read as %s",
+                     f->path, t->name, t->offset, t->type, ms_dtype_name(dtype));
+  if (t->dtype == dtype) return MS_OP(dev, write, y, t->data, t->bytes);
+  size_t from = ms_dtype_size(t->dtype), to = ms_dtype_size(dtype);
+  int64_t most = t->count < PART ? t->count : PART;
+  MS_TRY(dev->ops->alloc((size_t)most * from, &stage));
+  for (int64_t i = 0; i < t->count && st == MS_OK; i += most) {
+    int64_t n = t->count - i < most ? t->count - i : most;
+    MS_TRY_OR(end, MS_OP(dev, write, stage, (const char *)t->data + (size_t)i * from,
+                         (size_t)n * from));
+    MS_TRY_OR(end, MS_OP(dev, cast, (char *)y + (size_t)i * to, dtype, stage, t->dtype, n));
+    MS_TRY_OR(end, dev->ops->sync(dev->stream));
+  }
+end:
+  dev->ops->free(stage, (size_t)most * from);
+  return st;
+}
+
+/* ---- writing ---- */
+
+typedef struct writer {
+  const char *path; /* for messages */
+  int fd;
+  void *host;  /* PART elements of the widest type */
+  void *stage; /* the same, on the device of the tensor at hand */
+} writer;
+
+static ms_status put(writer *w, const void *data, size_t bytes) {
+  const char *p = data;
+  while (bytes) {
+    ssize_t n = write(w->fd, p, bytes < 1 << 30 ? bytes : 1 << 30);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return MS_FAIL(MS_EIO, "%s: cannot write: %s", w->path, strerror(errno));
+    p += n;
+    bytes -= (size_t)n;
+  }
+  return MS_OK;
+}
+
+static const char *type_name(int dtype) {
+  for (int i = 0; i < TYPES; i++)
+    if (types[i].dtype == dtype) return types[i].name;
+  return "?";
+}
+
+static int64_t count_of(const ms_storing *t) {
+  int64_t n = 1;
+  for (int i = 0; i < t->rank; i++) n *= t->shape[i];
+  return n;
+}
+
+/* Puts one entry into the header; takes `json` pieces apart as jansson wants them. */
+static int add_entry(json_t *header, const ms_storing *t, int64_t *at) {
+  int64_t end = *at + count_of(t) * (int64_t)ms_dtype_size(t->dtype);
+  json_t *shape = json_array();
+  for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+  json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(t->dtype), "shape", shape,
+                            "data_offsets", (json_int_t)*at, (json_int_t)end);
+  *at = end;
+  return json_object_set_new(header, t->name, entry);
+}
+
+/* The header's text, padded with spaces so that the data begins at a multiple of 8. */
+static ms_status make_header(const char *path, int32_t n, const ms_storing *const *order,
+                             const char *key, const char *value, char **text, size_t *bytes) {
+  int64_t at = 0;
+  char *bare = NULL;
+  ms_status st = MS_OK;
+  json_t *header = json_object(), *meta = json_pack("{s:s}", "format", "pt");
+  int bad = key && json_object_set_new(meta, key, json_string(value));
+  bad |= json_object_set_new(header, "__metadata__", meta);
+  for (int32_t i = 0; i < n; i++) {
+    if (json_object_get(header, order[i]->name))
+      MS_REQUIRE_OR(end, 0, "%s: tensor '%s' given twice", path, order[i]->name);
+    bad |= add_entry(header, order[i], &at);
+  }
+  MS_REQUIRE_OR(end, !bad, "%s: no header can be made of these names", path);
+  MS_TRY_OR(end, ms_json_text(header, 0, &bare));
+  size_t have = strlen(bare), room = (have + 7) / 8 * 8;
+  MS_TRY_OR(end, ms_text_format(text, "%s%*s", bare, (int)(room - have), ""));
+  *bytes = room;
+end:
+  ms_text_free(bare);
+  json_decref(header);
+  return st;
+}
+
+static ms_status put_tensor(writer *w, const ms_storing *t) {
+  int64_t count = count_of(t);
+  size_t from = ms_dtype_size(t->held), to = ms_dtype_size(t->dtype);
+  for (int64_t i = 0; i < count; i += PART) {
+    int64_t n = count - i < PART ? count - i : PART;
+    const void *x = (const char *)t->data + (size_t)i * from;
+    if (t->held != t->dtype) {
+      MS_TRY(MS_OP(t->dev, cast, w->stage, t->dtype, x, t->held, n));
+      x = w->stage;
+    }
+    MS_TRY(MS_OP(t->dev, read, w->host, x, (size_t)n * to));
+    MS_TRY(put(w, w->host, (size_t)n * to));
+  }
+  return MS_OK;
+}
+
+static ms_status put_all(writer *w, int32_t n, const ms_storing *const *order, const char *key,
+                         const char *value) {
+  enum { WIDEST = 8 };
+  char *header = NULL;
+  size_t bytes = 0;
+  unsigned char length[PREFIX];
+  ms_status st;
+  MS_TRY_OR(end, ms_alloc((size_t)PART * WIDEST, w->path, &w->host));
+  MS_TRY_OR(end, make_header(w->path, n, order, key, value, &header, &bytes));
+  for (int i = 0; i < PREFIX; i++) length[i] = (unsigned char)((uint64_t)bytes >> 8 * i);
+  MS_TRY_OR(end, put(w, length, PREFIX));
+  MS_TRY_OR(end, put(w, header, bytes));
+  for (int32_t i = 0; i < n; i++) {
+    ms_device *dev = order[i]->dev;
+    if (order[i]->held != order[i]->dtype)
+      MS_TRY_OR(end, dev->ops->alloc((size_t)PART * WIDEST, &w->stage));
+    st = put_tensor(w, order[i]);
+    if (w->stage) dev->ops->free(w->stage, (size_t)PART * WIDEST);
+    w->stage = NULL;
+    if (st != MS_OK) goto end;
+  }
+  if (fsync(w->fd)) st = MS_FAIL(MS_EIO, "%s: fsync: %s", w->path, strerror(errno));
+end:
+  ms_text_free(header);
+  ms_free(w->host);
+  return st;
+}
+
+/* Wide elements first, otherwise as given. */
+static void sort_by_width(int32_t n, const ms_storing *tensor, const ms_storing **order) {
+  int32_t at = 0;
+  for (size_t width = 8; width; width /= 2)
+    for (int32_t i = 0; i < n; i++)
+      if (ms_dtype_size(tensor[i].dtype) == width) order[at++] = &tensor[i];
+}
+
+ms_status ms_safetensors_write(const char *path, int32_t tensors, const ms_storing *tensor,
+                               const char *key, const char *value) {
+  char *tmp = NULL;
+  void *order = NULL;
+  writer w = {.path = path, .fd = -1};
+  ms_status st = MS_OK;
+  for (int32_t i = 0; i < tensors; i++)
+    MS_REQUIRE(ms_dtype_size(tensor[i].dtype) && tensor[i].rank <= MS_MAX_RANK,
+               "%s: tensor '%s': dtype %d, rank %d", path, tensor[i].name, tensor[i].dtype,
+               tensor[i].rank);
+  MS_TRY_OR(end, ms_text_format(&tmp, "%s.%ld.tmp", path, (long)getpid()));
+  MS_TRY_OR(end, ms_alloc((size_t)tensors * sizeof(void *), path, &order));
+  sort_by_width(tensors, tensor, order);
+  w.fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (w.fd < 0) {
+    st = MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
+    goto end;
+  }
+  st = put_all(&w, tensors, order, key, value);
+  if (close(w.fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", path, strerror(errno));
+  if (st == MS_OK && rename(tmp, path))
+    st = MS_FAIL(MS_EIO, "%s: cannot replace: %s", path, strerror(errno));
+  if (st != MS_OK) unlink(tmp);
+end:
+  ms_free(order);
+  ms_text_free(tmp);
+  return st;
+}

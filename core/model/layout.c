@@ -1,0 +1,330 @@
+/* layout.c - what parameters a model has, where they lie, and the life of a model.
+ *
+ * All weights are in one arena and all gradients in another, every parameter at a multiple of 64
+ * bytes. The list of parameters is made from the config and the family's table before anything is
+ * allocated, so that sizes can be compared with files, and added up, first. */
+#include "layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/json.h"
+#include "../base/memory.h"
+#include "family.h"
+
+/* ---- names and shapes ---- */
+
+static int has_weight(const ms_config *c, const ms_weight *w) {
+  switch (w->when) {
+    case MS_ALWAYS: return 1;
+    case MS_IF_QKV_BIAS: return c->qkv_bias;
+    case MS_IF_O_BIAS: return c->o_bias;
+    case MS_IF_MLP_BIAS: return c->mlp_bias;
+    case MS_IF_QK_NORM: return c->qk_norm;
+  }
+  return 0;
+}
+
+static int32_t weights_of_layer(const ms_config *c) {
+  int32_t n = 0;
+  for (const ms_weight *w = c->family->weight; w->name; w++) n += has_weight(c, w);
+  return n;
+}
+
+/* Takes `name` over. cols 0: a vector. */
+static void add_parameter(ms_model *m, char *name, int64_t rows, int64_t cols) {
+  ms_parameter *p = &m->parameter[m->parameters++];
+  p->name = name;
+  p->rank = cols ? 2 : 1;
+  p->shape[0] = rows;
+  p->shape[1] = cols;
+  p->count = rows * (cols ? cols : 1); /* config.c's bounds keep it below 2^57 */
+  p->decay = cols > 0;
+}
+
+static ms_status add_outer(ms_model *m, const char *name, int64_t rows, int64_t cols) {
+  char *copy;
+  MS_TRY(ms_text_copy(name, strlen(name), &copy));
+  add_parameter(m, copy, rows, cols);
+  return MS_OK;
+}
+
+static ms_status add_layer(ms_model *m, int32_t layer) {
+  char *name;
+  for (const ms_weight *w = m->config.family->weight; w->name; w++) {
+    int64_t rows = 0;
+    if (!has_weight(&m->config, w)) continue;
+    for (int i = 0; i < MS_MAX_PARTS; i++) rows += ms_dim_size(&m->config, w->part[i].rows);
+    MS_TRY(ms_text_format(&name, "model.layers.%d.%s", layer, w->name));
+    add_parameter(m, name, rows, ms_dim_size(&m->config, w->cols));
+  }
+  return MS_OK;
+}
+
+static ms_status add_parameters(ms_model *m) {
+  const ms_config *c = &m->config;
+  void *p;
+  int32_t n = 3 + c->layers * weights_of_layer(c);
+  MS_TRY(ms_alloc((size_t)n * sizeof *m->parameter, "parameters", &p));
+  m->parameter = p;
+  MS_TRY(add_outer(m, MS_EMBED_NAME, c->vocab, c->width));
+  for (int32_t i = 0; i < c->layers; i++) MS_TRY(add_layer(m, i));
+  MS_TRY(add_outer(m, "model.norm.weight", c->width, 0));
+  if (!c->tied) MS_TRY(add_outer(m, MS_HEAD_NAME, c->vocab, c->width));
+  return MS_OK;
+}
+
+int32_t ms_layout_index(const ms_model *m, int32_t layer, int32_t k) {
+  return 1 + layer * weights_of_layer(&m->config) + k;
+}
+
+/* ---- frozen parameters ---- */
+
+/* Whether `name` matches a pattern with * and ?, in time linear in both but for one retry point. */
+static int matches(const char *pattern, const char *end, const char *name) {
+  const char *star = NULL, *retry = NULL;
+  while (*name) {
+    if (pattern < end && *pattern == '*') {
+      star = ++pattern;
+      retry = name;
+    } else if (pattern < end && (*pattern == '?' || *pattern == *name)) {
+      pattern++;
+      name++;
+    } else if (star) {
+      pattern = star;
+      name = ++retry;
+    } else {
+      return 0;
+    }
+  }
+  while (pattern < end && *pattern == '*') pattern++;
+  return pattern == end;
+}
+
+/* Marks in `frozen` what the patterns name; a pattern that names nothing is a mistake. */
+static ms_status mark_frozen(const ms_model *m, const char *patterns, char *frozen) {
+  for (const char *p = patterns; p && *p;) {
+    size_t n = strcspn(p, " ");
+    int hits = 0;
+    for (int32_t i = 0; n && i < m->parameters; i++)
+      if (matches(p, p + n, m->parameter[i].name)) frozen[i] = 1, hits++;
+    MS_REQUIRE(!n || hits, "frozen: '%.*s' matches no parameter", (int)n, p);
+    p += n + strspn(p + n, " ");
+  }
+  return MS_OK;
+}
+
+/* ---- arenas ---- */
+
+/* Adds room for a parameter; `*bytes` is where it begins until then. */
+static ms_status add_bytes(size_t *bytes, int64_t count, size_t element) {
+  size_t n;
+  if (__builtin_mul_overflow((size_t)count, element, &n) ||
+      __builtin_add_overflow(n, (size_t)63, &n) ||
+      __builtin_add_overflow(*bytes, n / 64 * 64, bytes))
+    return MS_FAIL(MS_ENOMEM, "model: the weights do not fit into an address space");
+  return MS_OK;
+}
+
+static ms_status measure(ms_model *m, const char *frozen) {
+  for (int32_t i = 0; i < m->parameters; i++) {
+    MS_TRY(add_bytes(&m->weight_bytes, m->parameter[i].count, ms_dtype_size(m->dtype)));
+    if (m->train && !frozen[i])
+      MS_TRY(add_bytes(&m->gradient_bytes, m->parameter[i].count, sizeof(float)));
+  }
+  return MS_OK;
+}
+
+static ms_status allocate(ms_model *m, const char *frozen) {
+  size_t w = 0, g = 0;
+  void *p = NULL;
+  MS_TRY(m->dev->ops->alloc(m->weight_bytes, &m->weight_arena));
+  if (m->gradient_bytes) {
+    MS_TRY(m->dev->ops->alloc(m->gradient_bytes, &p));
+    m->gradient_arena = p;
+    MS_TRY(MS_OP(m->dev, zero, p, m->gradient_bytes));
+  }
+  for (int32_t i = 0; i < m->parameters; i++) {
+    ms_parameter *q = &m->parameter[i];
+    q->w = (char *)m->weight_arena + w;
+    MS_TRY(add_bytes(&w, q->count, ms_dtype_size(m->dtype)));
+    if (!m->train || frozen[i]) continue;
+    q->g = m->gradient_arena + g / sizeof(float);
+    MS_TRY(add_bytes(&g, q->count, sizeof(float)));
+  }
+  return MS_OK;
+}
+
+/* ---- what the decoder sees ---- */
+
+static ms_slice slice_at(const ms_model *m, const ms_parameter *p, int64_t row) {
+  int64_t at = row * (p->rank == 2 ? p->shape[1] : 1);
+  ms_slice s = {(const char *)p->w + (size_t)at * ms_dtype_size(m->dtype), p->g ? p->g + at : NULL};
+  return s;
+}
+
+static ms_status link_layers(ms_model *m) {
+  const ms_config *c = &m->config;
+  void *p;
+  MS_TRY(ms_alloc((size_t)c->layers * sizeof *m->layer, "layers", &p));
+  m->layer = p;
+  for (int32_t i = 0; i < c->layers; i++) {
+    int32_t k = 0;
+    for (const ms_weight *w = c->family->weight; w->name; w++) {
+      if (!has_weight(c, w)) continue;
+      const ms_parameter *q = &m->parameter[ms_layout_index(m, i, k++)];
+      int64_t row = 0;
+      for (const ms_part *part = w->part; part < w->part + MS_MAX_PARTS && part->rows; part++) {
+        *(ms_slice *)((char *)&m->layer[i] + part->slice) = slice_at(m, q, row);
+        row += ms_dim_size(c, part->rows);
+      }
+    }
+  }
+  int32_t norm = ms_layout_index(m, c->layers, 0);
+  m->embed = slice_at(m, &m->parameter[0], 0);
+  m->norm = slice_at(m, &m->parameter[norm], 0);
+  m->head = c->tied ? m->embed : slice_at(m, &m->parameter[norm + 1], 0);
+  return MS_OK;
+}
+
+/* ---- life ---- */
+
+/* f16 has more mantissa than bf16, so only f32 holds it. */
+int ms_layout_dtype(int stored) { return stored == MS_BF16 ? MS_BF16 : MS_F32; }
+
+ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_options *options,
+                        ms_model **out) {
+  void *p;
+  ms_status st;
+  *out = NULL;
+  MS_REQUIRE(options->dtype == -1 || options->dtype == MS_F32 || options->dtype == MS_BF16,
+             "model: weights cannot be held as dtype %d, only as f32, bf16 or -1", options->dtype);
+  MS_TRY(ms_alloc(sizeof(ms_model), "model", &p));
+  ms_model *m = p;
+  m->refs = 1;
+  m->dev = dev;
+  ms_device_hold(dev);
+  m->dtype = options->dtype == -1 ? ms_layout_dtype(config->dtype) : options->dtype;
+  m->train = options->train != 0;
+  m->recompute = options->recompute != 0;
+  m->head_bytes = options->head_bytes;
+  m->config = *config; /* borrowed until all has gone well */
+  MS_TRY_OR(fail, add_parameters(m));
+  memset(config, 0, sizeof *config);
+  *out = m;
+  return MS_OK;
+fail:
+  memset(&m->config, 0, sizeof m->config);
+  ms_model_free(m);
+  return st;
+}
+
+ms_status ms_layout_fill(ms_model *m, const char *patterns) {
+  void *frozen;
+  ms_status st;
+  MS_TRY(ms_alloc((size_t)m->parameters, "frozen", &frozen));
+  MS_TRY_OR(end, mark_frozen(m, patterns, frozen));
+  MS_TRY_OR(end, measure(m, frozen));
+  MS_TRY_OR(end, allocate(m, frozen));
+  MS_TRY_OR(end, link_layers(m));
+end:
+  ms_free(frozen);
+  return st;
+}
+
+ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_options *options,
+                         ms_model **out) {
+  ms_model *m;
+  ms_status st;
+  *out = NULL;
+  MS_TRY(ms_layout_new(dev, config, options, &m));
+  st = ms_layout_fill(m, options->frozen);
+  if (st == MS_OK) {
+    *out = m;
+    return MS_OK;
+  }
+  *config = m->config; /* the caller's again */
+  memset(&m->config, 0, sizeof m->config);
+  ms_model_free(m);
+  return st;
+}
+
+static void destroy(ms_model *m) {
+  const ms_ops *ops = m->dev->ops;
+  ms_activations_free(m->dev, m->act);
+  if (m->weight_arena) ops->free(m->weight_arena, m->weight_bytes);
+  if (m->gradient_arena) ops->free(m->gradient_arena, m->gradient_bytes);
+  for (int32_t i = 0; i < m->parameters; i++) ms_text_free(m->parameter[i].name);
+  ms_free(m->parameter);
+  ms_free(m->layer);
+  ms_text_free(m->path);
+  ms_config_clear(&m->config);
+  ms_device_close(m->dev);
+  ms_free(m);
+}
+
+void ms_model_hold(ms_model *model, int by) {
+  if (atomic_fetch_add(&model->refs, by) + by == 0) destroy(model);
+}
+
+void ms_model_free(ms_model *model) {
+  if (model) ms_model_hold(model, -1);
+}
+
+/* ---- facts ---- */
+
+void ms_model_head(const ms_model *m, ms_head_weights *head) {
+  *head = (ms_head_weights){.w = m->head.w, .dtype = m->dtype, .vocab = m->config.vocab,
+                            .width = m->config.width, .scale = 1};
+}
+
+int32_t ms_model_parameter_count(const ms_model *model) { return model->parameters; }
+
+const char *ms_model_parameter_name(const ms_model *model, int32_t i) {
+  return i >= 0 && i < model->parameters ? model->parameter[i].name : NULL;
+}
+
+static void release(void *model) { ms_model_hold(model, -1); }
+
+static ms_status view(ms_model *m, const ms_parameter *p, int dtype, void *data, ms_tensor **out) {
+  MS_TRY(ms_tensor_wrap(m->dev, dtype, p->rank, p->shape, data, release, m, out));
+  ms_model_hold(m, 1);
+  return MS_OK;
+}
+
+ms_status ms_model_parameter(ms_model *m, int32_t i, ms_tensor **weight) {
+  *weight = NULL;
+  MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
+  return view(m, &m->parameter[i], m->dtype, m->parameter[i].w, weight);
+}
+
+ms_status ms_model_gradient(ms_model *m, int32_t i, ms_tensor **gradient) {
+  *gradient = NULL;
+  MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
+  if (!m->parameter[i].g) return MS_OK;
+  return view(m, &m->parameter[i], MS_F32, m->parameter[i].g, gradient);
+}
+
+ms_status ms_model_zero_gradients(ms_model *m) {
+  if (!m->gradient_arena) return MS_OK;
+  return MS_OP(m->dev, zero, m->gradient_arena, m->gradient_bytes);
+}
+
+ms_status ms_model_info(const ms_model *m, char **json) {
+  const ms_config *c = &m->config;
+  int64_t count = 0;
+  *json = NULL;
+  for (int32_t i = 0; i < m->parameters; i++) count += m->parameter[i].count;
+  json_t *info = json_pack(
+      "{s:s, s:I, s:i, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b, s:I, s:s?, s:b, s:{s:I, s:I, s:I}}",
+      "family", c->family->type, "parameters", (json_int_t)count, "layers", c->layers, "width",
+      (json_int_t)c->width, "inner", (json_int_t)c->inner, "vocab", (json_int_t)c->vocab, "heads",
+      c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "dtype", ms_dtype_name(m->dtype),
+      "tied", c->tied, "context", (json_int_t)c->context, "path", m->path, "train", m->train,
+      "memory", "weights", (json_int_t)m->weight_bytes, "gradients", (json_int_t)m->gradient_bytes,
+      "activations", (json_int_t)ms_activations_bytes(m->act));
+  if (!info) return MS_FAIL(MS_ENOMEM, "model info: no memory, or the path is not UTF-8");
+  ms_status st = ms_json_text(info, 0, json);
+  json_decref(info);
+  return st;
+}
