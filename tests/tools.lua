@@ -80,9 +80,9 @@ function M.close(got, want, dtype, k, atol)
     end
   end
   if at then
-    error(('element %d of %d: got %.9g, want %.9g, off by %.3g: %.3g times the tolerance (%s, k = %g, atol = %g)')
-      :format(at, n, tonumber(got[g0 + at]), tonumber(want[w0 + at]),
-        math.abs(tonumber(got[g0 + at]) - tonumber(want[w0 + at])), worst, dtype, k, atol), 2)
+    local g, w = tonumber(got[g0 + at]), tonumber(want[w0 + at])
+    error(('element %d of %d: got %.9g, want %.9g, off by %.3g: %.3g times the tolerance '
+      .. '(%s, k = %g, atol = %g)'):format(at, n, g, w, math.abs(g - w), worst, dtype, k, atol), 2)
   end
 end
 

@@ -9,8 +9,6 @@ if not tools.exists(program) then
   return
 end
 
-local cdef = ffi.string(C.ms_cdef())
-
 describe('the ABI', function()
   local _, seen = tools.run(program)
 

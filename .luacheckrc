@@ -1,0 +1,16 @@
+-- luacheck: unused and undefined names, in modules, recipes and specs alike.
+std = 'luajit'
+max_line_length = 100
+-- methods that do not use self, and arguments named for their reader
+self = false
+unused_args = false
+ignore = {
+  '581', -- `not (x <= y)` is not `x > y`: NaN
+}
+
+-- tables of cases and the texts of long messages
+files['tests/spec'] = { std = '+busted', globals = { 'ms' }, max_line_length = 120 }
+files['tests/handler.lua'] = { std = '+busted' }
+-- the command line and the prompt hand these to the user
+files['lua/moonstill/cli.lua'] = { globals = { 'ms', 'arg' } }
+files['lua/moonstill/repl.lua'] = { globals = { 'ms', 'help', '_' } }
