@@ -67,7 +67,7 @@ end
 --- @param ... integer the shape, outermost first
 --- @return ms_tensor
 function M.new(dev, dtype, ...)
-  if type(dtype) == 'number' then return M.new(dev, 'f32', dtype, ...) end
+  if type(dtype) ~= 'string' then return M.new(dev, 'f32', dtype, ...) end
   local number, rank = dtype_number(dtype), fill_shape(...)
   check(C.ms_tensor_new(device.pointer(dev, 2), number, rank, shape, out))
   return handle(out[0])
@@ -111,7 +111,7 @@ function methods:count() return tonumber(C.ms_tensor_size(pointer(self, 2), -1))
 
 -- The name of an FFI array's elements and their number.
 local function array_of(x)
-  local cell = tostring(ffi.typeof(x)):match '^ctype<(.-) %[%d+%]>$'
+  local cell = tostring(ffi.typeof(x)):match '^ctype<(.-) %[[%d?]+%]>$'
   if not cell then error('tensor: a table or an FFI array expected', 3) end
   return cell, ffi.sizeof(x) / ffi.sizeof(cell)
 end
