@@ -1,0 +1,147 @@
+/* optimizer.c - AdamW over a model's parameters, in the order of the model's list.
+ *
+ * The gradient is complete only once the group has summed it, and whether it is finite is known
+ * only once its norm is: so the norm comes first and decides, and a step either happens for all
+ * parameters on all ranks or for none. */
+#include "optimizer.h"
+
+#include <math.h>
+
+#include "../base/memory.h"
+
+float *ms_optimizer_at(const ms_optimizer *opt, float *arena, const ms_parameter *p) {
+  return arena ? arena + (p->g - opt->model->gradient_arena) : NULL;
+}
+
+static ms_status check_options(const ms_adamw_options *o) {
+  MS_REQUIRE(o->beta1 >= 0 && o->beta1 < 1, "AdamW: beta1 %g not in [0, 1)", o->beta1);
+  MS_REQUIRE(o->beta2 >= 0 && o->beta2 < 1, "AdamW: beta2 %g not in [0, 1)", o->beta2);
+  MS_REQUIRE(o->eps > 0 && isfinite(o->eps), "AdamW: eps %g is not positive", o->eps);
+  MS_REQUIRE(o->weight_decay >= 0 && isfinite(o->weight_decay), "AdamW: weight decay %g",
+             o->weight_decay);
+  MS_REQUIRE(o->clip >= 0 && isfinite(o->clip), "AdamW: clip %g is negative", o->clip);
+  return MS_OK;
+}
+
+static ms_status new_arena(const ms_optimizer *opt, float **out) {
+  ms_device *dev = opt->model->dev;
+  void *p;
+  MS_TRY(dev->ops->alloc(opt->count * sizeof(float), &p));
+  *out = p;
+  return MS_OP(dev, zero, p, opt->count * sizeof(float));
+}
+
+static ms_status copy_masters(ms_optimizer *opt) {
+  const ms_model *m = opt->model;
+  MS_TRY(new_arena(opt, &opt->master));
+  for (int32_t i = 0; i < m->parameters; i++) {
+    const ms_parameter *p = &m->parameter[i];
+    if (p->g)
+      MS_TRY(MS_OP(m->dev, cast, ms_optimizer_at(opt, opt->master, p), MS_F32, p->w, m->dtype,
+                   p->count));
+  }
+  return MS_OK;
+}
+
+ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_optimizer **out) {
+  ms_status st = MS_OK;
+  void *p;
+
+  *out = NULL;
+  MS_REQUIRE(model, "optimizer: no model");
+  MS_REQUIRE(model->gradient_arena, "optimizer: the model was not opened to train");
+  MS_TRY(check_options(options));
+  MS_TRY(ms_alloc(sizeof(ms_optimizer), "optimizer", &p));
+  ms_optimizer *opt = p;
+  opt->refs = 1;
+  opt->options = *options;
+  opt->group = ms_group_self();
+  opt->model = model;
+  ms_model_hold(model, 1);
+  opt->count = model->gradient_bytes / sizeof(float);
+  MS_TRY_OR(fail, new_arena(opt, &opt->first));
+  MS_TRY_OR(fail, new_arena(opt, &opt->second));
+  if (model->dtype != MS_F32) MS_TRY_OR(fail, copy_masters(opt));
+  *out = opt;
+  return MS_OK;
+
+fail:
+  ms_optimizer_free(opt);
+  return st;
+}
+
+void ms_optimizer_free(ms_optimizer *opt) {
+  if (!opt || atomic_fetch_sub(&opt->refs, 1) > 1) return;
+  const ms_ops *ops = opt->model->dev->ops;
+  size_t bytes = opt->count * sizeof(float);
+  if (opt->first) ops->free(opt->first, bytes);
+  if (opt->second) ops->free(opt->second, bytes);
+  if (opt->master) ops->free(opt->master, bytes);
+  opt->group->ops->free(opt->group);
+  ms_model_hold(opt->model, -1);
+  ms_free(opt);
+}
+
+/* The norm of the whole gradient: sums in double, parameter by parameter, so that it does not
+ * depend on how the arena is laid out. */
+static ms_status gradient_norm(ms_optimizer *opt, double *norm) {
+  const ms_model *m = opt->model;
+  double total = 0, sum;
+  for (int32_t i = 0; i < m->parameters; i++) {
+    if (!m->parameter[i].g) continue;
+    MS_TRY(MS_OP(m->dev, sum_squares, &sum, m->parameter[i].g, m->parameter[i].count));
+    total += sum;
+  }
+  *norm = sqrt(total);
+  return MS_OK;
+}
+
+static ms_status update(ms_optimizer *opt, double lr, double scale) {
+  const ms_adamw_options *o = &opt->options;
+  const ms_model *m = opt->model;
+  double t = (double)opt->steps, c1 = 1 - pow(o->beta1, t), c2 = 1 - pow(o->beta2, t);
+  for (int32_t i = 0; i < m->parameters; i++) {
+    const ms_parameter *p = &m->parameter[i];
+    if (!p->g) continue;
+    float *master = ms_optimizer_at(opt, opt->master, p);
+    MS_TRY(MS_OP(m->dev, adamw, master ? master : p->w, master ? p->w : NULL,
+                 ms_optimizer_at(opt, opt->first, p), ms_optimizer_at(opt, opt->second, p), p->g,
+                 p->count, lr, o->beta1, o->beta2, o->eps, p->decay ? o->weight_decay : 0, scale,
+                 c1, c2));
+  }
+  return MS_OK;
+}
+
+ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped) {
+  ms_model *m = opt->model;
+  double norm, clip = opt->options.clip;
+  MS_REQUIRE(lr >= 0 && isfinite(lr), "optimizer: learning rate %g", lr);
+  MS_TRY(opt->group->ops->all_reduce(opt->group, m->dev->stream, m->gradient_arena,
+                                     (int64_t)opt->count, MS_GROUP_SUM));
+  MS_TRY(gradient_norm(opt, &norm));
+  int finite = isfinite(norm) != 0;
+  if (finite) {
+    opt->steps++;
+    MS_TRY(update(opt, lr, clip > 0 && norm > clip ? clip / norm : 1));
+  }
+  MS_TRY(ms_model_zero_gradients(m));
+  *grad_norm = norm;
+  *skipped = !finite;
+  return MS_OK;
+}
+
+int64_t ms_optimizer_steps(const ms_optimizer *opt) { return opt->steps; }
+
+static void release(void *owner) { ms_optimizer_free(owner); }
+
+ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment) {
+  const ms_model *m = opt->model;
+  *moment = NULL;
+  MS_REQUIRE(i >= 0 && i < m->parameters, "optimizer: parameter %d of %d", i, m->parameters);
+  const ms_parameter *p = &m->parameter[i];
+  MS_REQUIRE(p->g, "optimizer: parameter %s is frozen", p->name);
+  float *at = ms_optimizer_at(opt, second ? opt->second : opt->first, p);
+  MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, release, opt, moment));
+  atomic_fetch_add(&opt->refs, 1);
+  return MS_OK;
+}

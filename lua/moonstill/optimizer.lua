@@ -1,0 +1,119 @@
+--- AdamW over a model's parameters, and checkpoints of both. `ms.run` uses it; a loop of one's own
+--- may as well.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local tensor = require 'moonstill.tensor'
+local text = require 'moonstill.text'
+
+local M = {}
+
+local out = ffi.new 'ms_optimizer *[1]' -- scratch, read at once
+local tensor_out = ffi.new 'ms_tensor *[1]'
+local string_out = ffi.new 'char *[1]'
+local norm = ffi.new 'double[1]'
+local skipped = ffi.new 'int32_t[1]'
+
+--- PyTorch's defaults, but for the decay. clip: largest norm of the whole gradient, 0 for none.
+M.defaults = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0 }
+
+--- @class ms_optimizer
+local methods = {}
+
+local handle -- the FFI type, below
+
+local function pointer(self)
+  if self.p == nil then error('optimizer: used after free', 3) end
+  return self.p
+end
+
+--- An optimiser for a model that was opened to train. From now on the weights of a bf16 model follow
+--- the optimiser's f32 masters.
+--- @param model ms_model
+--- @param options? { beta1?: number, beta2?: number, eps?: number, weight_decay?: number, clip?: number }
+--- @return ms_optimizer
+function M.new(model, options)
+  local o = ffi.new 'ms_adamw_options'
+  for key, default in pairs(M.defaults) do
+    local value = options and options[key]
+    if value == nil then value = default end
+    if type(value) ~= 'number' then
+      error(('optimizer: %s is a %s, not a number'):format(key, type(value)), 2)
+    end
+    o[key] = value
+  end
+  if model.p == nil then error('optimizer: the model was freed', 2) end
+  check(C.ms_optimizer_new(model.p, o, out))
+  return handle(out[0])
+end
+
+--- Frees the moments now. A second call does nothing; any other use is an error.
+function methods:free()
+  if self.p ~= nil then
+    C.ms_optimizer_free(self.p)
+    self.p = nil
+  end
+end
+
+--- One update from the model's gradients, which are zeroed. With a gradient that is not finite
+--- nothing else happens.
+--- @param lr number
+--- @return number norm of the gradient before clipping
+--- @return boolean skipped
+function methods:step(lr)
+  check(C.ms_optimizer_step(pointer(self), lr, norm, skipped))
+  return norm[0], skipped[0] ~= 0
+end
+
+--- How many updates were made.
+--- @return integer
+function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) end
+
+--- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory.
+--- @param i integer
+--- @return ms_tensor first
+--- @return ms_tensor second
+function methods:moments(i)
+  check(C.ms_optimizer_moment(pointer(self), i, 0, tensor_out))
+  local first = tensor.wrap(tensor_out[0])
+  check(C.ms_optimizer_moment(pointer(self), i, 1, tensor_out))
+  return first, tensor.wrap(tensor_out[0])
+end
+
+--- Writes model, optimiser and a text of JSON to a folder, as a whole or not at all.
+--- @param path string
+--- @param model ms_model the optimiser's
+--- @param state string
+function methods:write(path, model, state)
+  check(C.ms_checkpoint_write(path, model.p, pointer(self), state))
+end
+
+--- Puts model and optimiser into the state of a checkpoint; returns its text of JSON.
+--- @param path string
+--- @param model ms_model the optimiser's
+--- @return string
+function methods:read(path, model)
+  check(C.ms_checkpoint_read(path, model.p, pointer(self), string_out))
+  return text(string_out[0])
+end
+
+--- The newest complete checkpoint in a folder of checkpoints, or nil. Damaged ones are passed over
+--- with a warning.
+--- @param path string
+--- @return string?
+function M.find(path)
+  check(C.ms_checkpoint_find(path, string_out))
+  return text(string_out[0])
+end
+
+handle = ffi.metatype('struct { ms_optimizer *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = function(self)
+    if self.p == nil then return 'optimizer (freed)' end
+    return ('optimizer after %d updates'):format(self:steps())
+  end,
+})
+
+return M

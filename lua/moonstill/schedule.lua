@@ -1,0 +1,111 @@
+--- Schedules: values that change with the step.
+---
+--- A schedule is any function of a run's state, of which these use `step` (1 is the first) and
+--- `total`. All of them reach their last value when the run ends, not before. Where a rate is meant
+--- the options are those of a recipe's `optim`: `lr` is the peak, `warmup` the share of the steps
+--- (below 1) or the number of steps in which it rises, `final` the rate at the end as a share of the
+--- peak (0 unless given).
+
+local M = {}
+
+local function number(options, name, default, level)
+  local value = options[name]
+  if value == nil then value = default end
+  if type(value) ~= 'number' or value ~= value or math.abs(value) == math.huge then
+    error(('schedule: %s must be a number, not %s'):format(name, tostring(value)), level or 3)
+  end
+  return value
+end
+
+--- Steps that a setting means in a run of `total`: a share below 1, or a number of steps.
+local function steps_of(setting, total)
+  local n = setting < 1 and math.ceil(setting * total - 1e-9) or math.floor(setting)
+  return math.max(0, math.min(n, total))
+end
+
+--- Puts a linear rise before a schedule: in the first n steps step / (n + 1) of the value with which
+--- the schedule then begins. The schedule sees only the steps that are left.
+--- @param schedule fun(state: table): number
+--- @param warmup number share of the steps (below 1), or steps
+--- @return fun(state: table): number
+function M.warmup(schedule, warmup)
+  if type(warmup) ~= 'number' or not (warmup >= 0) then
+    error('schedule: warmup must be a number, at least 0, not ' .. tostring(warmup), 2)
+  end
+  if warmup == 0 then return schedule end
+  local inner = {}
+  return function(state)
+    local n = steps_of(warmup, state.total)
+    setmetatable(inner, { __index = state })
+    inner.step = math.max(1, state.step - n)
+    inner.total = math.max(1, state.total - n)
+    inner.progress = (inner.step - 1) / math.max(1, inner.total - 1)
+    local value = schedule(inner)
+    return state.step <= n and value * state.step / (n + 1) or value
+  end
+end
+
+--- Share of a run that lies before a step: 0 at the first, just below 1 at the last.
+local function elapsed(state) return (state.step - 1) / state.total end
+
+--- A fixed value; with a table, its `lr` after its `warmup`.
+--- @param options number|table
+function M.constant(options)
+  if type(options) == 'number' then return function() return options end end
+  local peak = number(options, 'lr')
+  return M.warmup(function() return peak end, number(options, 'warmup', 0))
+end
+
+--- A straight line: from `from` at the first step to `to` at the last; or, with `lr`, from the peak
+--- towards `final`.
+--- @param options { from: number, to: number, warmup?: number } | { lr: number, warmup?: number, final?: number }
+function M.linear(options)
+  local warmup = number(options, 'warmup', 0)
+  if options.lr then
+    local peak, final = number(options, 'lr'), number(options, 'final', 0)
+    return M.warmup(function(state) return peak * (1 - (1 - final) * elapsed(state)) end, warmup)
+  end
+  local from, to = number(options, 'from'), number(options, 'to')
+  return M.warmup(function(state)
+    if state.total <= 1 then return from end
+    local x = (state.step - 1) / (state.total - 1)
+    return (1 - x) * from + x * to
+  end, warmup)
+end
+
+--- Half a cosine from the peak towards `final`.
+--- @param options { lr: number, warmup?: number, final?: number }
+function M.cosine(options)
+  local peak, final = number(options, 'lr'), number(options, 'final', 0)
+  return M.warmup(function(state)
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * elapsed(state))))
+  end, number(options, 'warmup', 0))
+end
+
+--- Warm-up, stable, decay: the peak until the last `decay` of the steps (a share below 1 of what
+--- follows the warm-up, or steps; default 0.2), then a straight line towards `final`.
+--- @param options { lr: number, warmup?: number, decay?: number, final?: number }
+function M.wsd(options)
+  local peak, final = number(options, 'lr'), number(options, 'final', 0)
+  local decay = number(options, 'decay', 0.2)
+  return M.warmup(function(state)
+    local n = steps_of(decay, state.total)
+    local into = state.step - 1 - (state.total - n)
+    return into <= 0 and peak or peak * (1 - (1 - final) * into / n)
+  end, number(options, 'warmup', 0))
+end
+
+--- The names that `of` knows, for `ms.one_of`.
+M.names = { 'cosine', 'linear', 'constant', 'wsd' }
+
+--- The schedule that `options.schedule` names, by default cosine.
+--- @param options table a recipe's `optim`
+function M.of(options)
+  local name = options.schedule or 'cosine'
+  for _, known in ipairs(M.names) do
+    if name == known then return M[name](options) end
+  end
+  error(("schedule: '%s' is none of %s"):format(tostring(name), table.concat(M.names, ', ')), 2)
+end
+
+return M
