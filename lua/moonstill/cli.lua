@@ -60,7 +60,7 @@ local function run(chunk, name, first)
   local ok, why = xpcall(chunk, trace)
   if ok then return status_of_success() end
   complain(why)
-  return ERROR
+  return type(why) == 'table' and why.exit or ERROR -- moonstill.leave
 end
 
 local function run_recipe(path)
