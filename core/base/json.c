@@ -29,9 +29,20 @@ ms_status ms_json_read(const char *path, json_t **out) {
   return st;
 }
 
+/* Numbers with 15 digits where that reads back as the same values ("1e-6"), else with 17. */
+static char *dump(const json_t *value, size_t flags) {
+  char *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
+  json_t *back = text ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+  int same = back && json_equal(back, value);
+  json_decref(back);
+  if (same) return text;
+  free(text);
+  return json_dumps(value, flags | JSON_REAL_PRECISION(17));
+}
+
 ms_status ms_json_text(const json_t *value, int indent, char **out) {
   size_t flags = JSON_ENCODE_ANY | (indent ? JSON_INDENT((size_t)indent) : JSON_COMPACT);
-  char *text = json_dumps(value, flags | JSON_REAL_PRECISION(17));
+  char *text = dump(value, flags);
   *out = NULL;
   if (!text) return MS_FAIL(MS_ENOMEM, "JSON: no memory to write");
   ms_status st = ms_text_copy(text, strlen(text), out);

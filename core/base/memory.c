@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 static _Atomic int64_t live;
 static _Atomic int64_t fail_in; /* 0: never */
@@ -19,6 +20,14 @@ static int must_fail(void) {
   return atomic_fetch_sub(&fail_in, 1) == 1;
 }
 
+/* Memory and swap; without an answer, what fits into an address space. */
+static size_t machine_bytes(void) {
+  static _Atomic size_t bytes;
+  struct sysinfo info;
+  if (!bytes && !sysinfo(&info)) bytes = (info.totalram + info.totalswap) * (size_t)info.mem_unit;
+  return bytes ? bytes : SIZE_MAX / 4;
+}
+
 enum { ALIGN = 64, HUGE_PAGE = 2 << 20 };
 
 ms_status ms_alloc(size_t bytes, const char *what, void **out) {
@@ -26,6 +35,10 @@ ms_status ms_alloc(size_t bytes, const char *what, void **out) {
   size_t room = (bytes + align - 1) / align * align;
   *out = NULL;
   int fits = room >= bytes; /* false when rounding up overflowed */
+  /* The system promises memory that it does not have, and kills who then touches it. */
+  if (fits && bytes > machine_bytes())
+    return MS_FAIL(MS_ENOMEM, "%s: no memory for %zu bytes: the machine has %zu", what, bytes,
+                   machine_bytes());
   void *p = must_fail() || !fits ? NULL : aligned_alloc(align, room ? room : align);
   if (!p) return MS_FAIL(MS_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
   /* Huge pages are worth 10 % of bandwidth to the large arenas; a refusal costs nothing. */

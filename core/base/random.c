@@ -28,16 +28,25 @@ float ms_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   return (float)(w[index % 4] >> 8) * 0x1p-24f;
 }
 
-void ms_normal(float *y, int64_t n, uint64_t first, uint64_t seed, uint64_t stream) {
-  for (int64_t i = 0; i < n; i++) {
-    uint64_t at = first + (uint64_t)i;
-    uint32_t w[4];
-    ms_philox(seed, stream, at / 4, w);
-    int pair = (int)(at % 4) & 2;
+/* Elements 4 block .. 4 block + 3: two pairs by Box-Muller from the four words of one counter. */
+static void normal_block(float y[4], uint64_t block, uint64_t seed, uint64_t stream) {
+  uint32_t w[4];
+  ms_philox(seed, stream, block, w);
+  for (int i = 0; i < 4; i += 2) {
     /* (0, 1]: the logarithm needs it */
-    double u = ((double)w[pair] + 1.0) * 0x1p-32, angle = 2 * M_PI * (double)w[pair + 1] * 0x1p-32;
+    double u = ((double)w[i] + 1.0) * 0x1p-32, angle = 2 * M_PI * (double)w[i + 1] * 0x1p-32;
     double r = sqrt(-2 * log(u));
-    y[i] = (float)(r * (at & 1 ? sin(angle) : cos(angle)));
+    y[i] = (float)(r * cos(angle));
+    y[i + 1] = (float)(r * sin(angle));
+  }
+}
+
+void ms_normal(float *y, int64_t n, uint64_t first, uint64_t seed, uint64_t stream) {
+  float block[4];
+  for (int64_t i = 0; i < n;) {
+    uint64_t at = first + (uint64_t)i;
+    normal_block(block, at / 4, seed, stream);
+    for (uint64_t k = at % 4; k < 4 && i < n; k++) y[i++] = block[k];
   }
 }
 

@@ -327,6 +327,15 @@ end:
   return st;
 }
 
+/* f16 ends at 65504: beyond it a conversion would give infinities. */
+static ms_status check_f16(const writer *w, const ms_storing *t, int64_t n) {
+  const uint16_t *x = w->host;
+  for (int64_t i = 0; i < n; i++)
+    if ((x[i] & 0x7c00) == 0x7c00)
+      return MS_FAIL(MS_EINVAL, "%s: tensor '%s' has a value that f16 cannot hold", w->path, t->name);
+  return MS_OK;
+}
+
 static ms_status put_tensor(writer *w, const ms_storing *t) {
   int64_t count = count_of(t);
   size_t from = ms_dtype_size(t->held), to = ms_dtype_size(t->dtype);
@@ -338,6 +347,7 @@ static ms_status put_tensor(writer *w, const ms_storing *t) {
       x = w->stage;
     }
     MS_TRY(MS_OP(t->dev, read, w->host, x, (size_t)n * to));
+    if (t->held != t->dtype && t->dtype == MS_F16) MS_TRY(check_f16(w, t, n));
     MS_TRY(put(w, w->host, (size_t)n * to));
   }
   return MS_OK;

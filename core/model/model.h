@@ -1,7 +1,8 @@
 /* model.h - a decoder's parts, as the rest of core/model sees them.
  *
- * config.c reads config.json into ms_config; family.c holds the table of families; weights.c lays
- * the parameters out, reads and writes them; decoder.c computes; generate.c decodes with a cache.
+ * config.c reads config.json into ms_config; family.c holds the table of families; layout.c lays the
+ * parameters out; weights.c reads them, save.c writes them, make.c draws and copies them; decoder.c
+ * computes; generate.c decodes with a cache.
  * The decoder knows nothing of families: only of what ms_config and ms_layer say. */
 #ifndef MS_MODEL_H
 #define MS_MODEL_H
@@ -69,14 +70,20 @@ struct ms_model {
   struct ms_activations *act; /* decoder.c's: activations and scratch, sized by the largest batch */
 };
 
-/* weights.c: structure with weights undefined; everything from config and options. Takes over the
+/* layout.c: structure with weights undefined; everything from config and options. Takes over the
  * config on success. */
 ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_options *options,
                          ms_model **out);
 void ms_model_hold(ms_model *model, int by); /* by +1 or -1; the last one frees */
 void ms_model_head(const ms_model *model, ms_head_weights *head);
 
-/* config.c */
+/* save.c: a model folder's files, into a folder that is being filled (a save, a checkpoint); carry,
+ * dtype and shard_bytes as in ms_model_save. */
+struct ms_folder;
+ms_status ms_model_write(const ms_model *model, const struct ms_folder *folder, const char *carry,
+                         int dtype, int64_t shard_bytes);
+
+/* config.c: `name` is what errors call it; `json` is copied. */
 ms_status ms_config_read(const char *name, const json_t *json, ms_config *out);
 ms_status ms_config_copy(const ms_config *config, ms_config *out);
 void ms_config_clear(ms_config *config);

@@ -1,0 +1,268 @@
+/* save.c - a model as a folder that transformers loads. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/file.h"
+#include "../base/json.h"
+#include "../base/memory.h"
+#include "../io/folder.h"
+#include "../io/safetensors.h"
+#include "family.h"
+#include "layout.h"
+
+#define DEFAULT_SHARD 5000000000 /* transformers' own */
+
+/* What belongs to a model's folder and is not made from the model. */
+static const char *const carried[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "tokenizer.model", "generation_config.json",
+    "chat_template.jinja", "chat_template.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE",
+    NULL};
+
+/* ---- config.json ---- */
+
+static const char *dtype_text(int dtype) {
+  return dtype == MS_BF16 ? "bfloat16" : dtype == MS_F16 ? "float16" : "float32";
+}
+
+static int set_missing(json_t *json, const char *key, json_t *value) {
+  if (!json_object_get(json, key)) return json_object_set_new(json, key, value);
+  json_decref(value);
+  return 0;
+}
+
+/* The file as read; what it left to the reader's defaults is spelled out, since readers differ in
+ * them, and the dtype is that of the weights beside it. */
+static ms_status make_config(const ms_model *m, int dtype, json_t **out) {
+  const ms_config *c = &m->config;
+  json_t *j = json_deep_copy(c->json);
+  const char *key = json_object_get(j, "dtype") ? "dtype" : "torch_dtype";
+  int bad = !j;
+  bad |= set_missing(j, "architectures", json_pack("[s]", c->family->architecture));
+  bad |= set_missing(j, "vocab_size", json_integer(c->vocab));
+  bad |= set_missing(j, "hidden_size", json_integer(c->width));
+  bad |= set_missing(j, "intermediate_size", json_integer(c->inner));
+  bad |= set_missing(j, "num_hidden_layers", json_integer(c->layers));
+  bad |= set_missing(j, "num_attention_heads", json_integer(c->heads));
+  bad |= set_missing(j, "num_key_value_heads", json_integer(c->kv_heads));
+  bad |= set_missing(j, "max_position_embeddings", json_integer(c->context));
+  bad |= set_missing(j, "rms_norm_eps", json_real(c->family->eps));
+  bad |= set_missing(j, "hidden_act", json_string("silu"));
+  bad |= set_missing(j, "tie_word_embeddings", json_boolean(c->tied));
+  if (c->family->head_dim) bad |= set_missing(j, "head_dim", json_integer(c->head_dim));
+  if (c->family->windows == MS_WINDOWS_ALL && c->family->window)
+    bad |= set_missing(j, "sliding_window", json_integer(c->window[0]));
+  if (!json_object_get(json_object_get(j, "rope_parameters"), "rope_theta") &&
+      !json_object_get(json_object_get(j, "rope_scaling"), "rope_theta"))
+    bad |= set_missing(j, "rope_theta", json_real(1e4));
+  bad |= json_object_set_new(j, key, json_string(dtype_text(dtype)));
+  if (!strcmp(key, "dtype") && json_object_get(j, "torch_dtype"))
+    bad |= json_object_set_new(j, "torch_dtype", json_string(dtype_text(dtype)));
+  *out = j;
+  if (!bad) return MS_OK;
+  json_decref(j);
+  *out = NULL;
+  return MS_FAIL(MS_ENOMEM, "model: no memory for config.json");
+}
+
+static ms_status config_text(const ms_model *m, int dtype, char **text) {
+  json_t *json;
+  *text = NULL;
+  MS_TRY(make_config(m, dtype, &json));
+  ms_status st = ms_json_text(json, 2, text);
+  json_decref(json);
+  return st;
+}
+
+ms_status ms_model_config(const ms_model *model, char **json) {
+  return config_text(model, model->dtype, json);
+}
+
+/* ---- weights ---- */
+
+typedef struct plan {
+  ms_storing *tensor;
+  int32_t *shard; /* [parameters]: ascending */
+  int32_t shards;
+  int64_t bytes;
+} plan;
+
+/* Cuts the parameters into files of at most shard_bytes, but of one tensor at least. */
+static ms_status make_plan(const ms_model *m, int dtype, int64_t shard_bytes, plan *p) {
+  void *memory;
+  int64_t in_shard = 0;
+  MS_TRY(ms_alloc((size_t)m->parameters * sizeof *p->tensor, "tensors", &memory));
+  p->tensor = memory;
+  MS_TRY(ms_alloc((size_t)m->parameters * sizeof *p->shard, "shards", &memory));
+  p->shard = memory;
+  for (int32_t i = 0; i < m->parameters; i++) {
+    const ms_parameter *q = &m->parameter[i];
+    int64_t bytes = q->count * (int64_t)ms_dtype_size(dtype);
+    p->tensor[i] = (ms_storing){.name = q->name, .dev = m->dev, .data = q->w, .held = m->dtype,
+                                .dtype = dtype, .rank = q->rank,
+                                .shape = {q->shape[0], q->shape[1]}};
+    if (i && in_shard + bytes > shard_bytes) {
+      p->shards++;
+      in_shard = 0;
+    }
+    p->shard[i] = p->shards;
+    in_shard += bytes;
+    p->bytes += bytes;
+  }
+  p->shards++;
+  return MS_OK;
+}
+
+static void shard_name(char name[48], int32_t i, int32_t shards) {
+  if (shards == 1)
+    strcpy(name, "model.safetensors");
+  else
+    snprintf(name, 48, "model-%05d-of-%05d.safetensors", i + 1, shards);
+}
+
+static ms_status put_text(const ms_folder *folder, const char *name, const char *text) {
+  char *path;
+  MS_TRY(ms_folder_file(folder, name, &path));
+  ms_status st = ms_file_write(path, text, (int64_t)strlen(text));
+  ms_text_free(path);
+  return st;
+}
+
+static ms_status put_index(const ms_folder *folder, const ms_model *m, const plan *p) {
+  char name[48], *text;
+  json_t *map = json_object();
+  int bad = 0;
+  for (int32_t i = 0; i < m->parameters; i++) {
+    shard_name(name, p->shard[i], p->shards);
+    bad |= json_object_set_new(map, m->parameter[i].name, json_string(name));
+  }
+  json_t *json = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)p->bytes,
+                           "weight_map", map);
+  ms_status st = bad || !json ? MS_FAIL(MS_ENOMEM, "model: no memory for an index")
+                              : ms_json_text(json, 2, &text);
+  if (st == MS_OK) {
+    st = put_text(folder, "model.safetensors.index.json", text);
+    ms_text_free(text);
+  }
+  json_decref(json);
+  return st;
+}
+
+static ms_status put_shard(const ms_folder *folder, const plan *p, int32_t from, int32_t n) {
+  char name[48], *path;
+  shard_name(name, p->shard[from], p->shards);
+  MS_TRY(ms_folder_file(folder, name, &path));
+  ms_status st = ms_safetensors_write(path, n, p->tensor + from, "moonstill", MS_VERSION);
+  ms_text_free(path);
+  return st;
+}
+
+static ms_status put_weights(const ms_folder *folder, const ms_model *m, int dtype,
+                             int64_t shard_bytes) {
+  plan p = {0};
+  ms_status st;
+  MS_TRY_OR(end, make_plan(m, dtype, shard_bytes, &p));
+  for (int32_t i = 0, n; i < m->parameters; i += n) {
+    for (n = 1; i + n < m->parameters && p.shard[i + n] == p.shard[i];) n++;
+    MS_TRY_OR(end, put_shard(folder, &p, i, n));
+  }
+  if (p.shards > 1) st = put_index(folder, m, &p);
+end:
+  ms_free(p.tensor);
+  ms_free(p.shard);
+  return st;
+}
+
+/* ---- the folder ---- */
+
+static ms_status carry_files(const ms_folder *folder, const char *from) {
+  for (const char *const *name = carried; from && *name; name++) {
+    char *path;
+    MS_TRY(ms_text_format(&path, "%s/%s", from, *name));
+    ms_status st = ms_path_kind(path) == 1 ? ms_folder_copy(folder, path, *name) : MS_OK;
+    ms_text_free(path);
+    MS_TRY(st);
+  }
+  return MS_OK;
+}
+
+ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char *carry, int dtype,
+                         int64_t shard_bytes) {
+  char *text;
+  if (dtype == -1) dtype = m->dtype;
+  MS_REQUIRE(dtype == MS_F32 || dtype == MS_BF16 || dtype == MS_F16,
+             "model: cannot be saved as dtype %d", dtype);
+  MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);
+  MS_TRY(config_text(m, dtype, &text));
+  ms_status st = put_text(folder, "config.json", text);
+  ms_text_free(text);
+  MS_TRY(st);
+  MS_TRY(put_weights(folder, m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD));
+  return carry_files(folder, carry ? carry : m->path);
+}
+
+/* Whether a file is one that ms_model_write may have written. */
+static int is_ours(const char *name, size_t n) {
+  static const char *const made[] = {"config.json", "model.safetensors",
+                                     "model.safetensors.index.json", NULL};
+  unsigned i, of;
+  char copy[64], back[64];
+  for (const char *const *list = made; *list; list++)
+    if (strlen(*list) == n && !memcmp(*list, name, n)) return 1;
+  for (const char *const *list = carried; *list; list++)
+    if (strlen(*list) == n && !memcmp(*list, name, n)) return 1;
+  if (n >= sizeof copy) return 0;
+  snprintf(copy, sizeof copy, "%.*s", (int)n, name);
+  if (sscanf(copy, "model-%5u-of-%5u.safetensors", &i, &of) != 2) return 0;
+  snprintf(back, sizeof back, "model-%05u-of-%05u.safetensors", i, of);
+  return !strcmp(copy, back);
+}
+
+/* The weights say who wrote them. */
+static ms_status check_marker(const char *path, const char *name, size_t n) {
+  char *file;
+  ms_safetensors *f;
+  MS_TRY(ms_text_format(&file, "%s/%.*s", path, (int)n, name));
+  ms_status st = ms_safetensors_open(file, &f);
+  if (st == MS_OK && !ms_safetensors_metadata(f, "moonstill"))
+    st = MS_FAIL(MS_EINVAL, "%s: not overwritten: moonstill did not write %.*s", path, (int)n, name);
+  ms_safetensors_close(f);
+  ms_text_free(file);
+  return st;
+}
+
+/* Only a folder that moonstill wrote, and in which nothing else has been put, may be replaced. */
+static ms_status check_replace(const char *path) {
+  char *names;
+  int kind = ms_path_kind(path), weights = 0;
+  if (!kind) return MS_OK;
+  if (kind != 2) return MS_FAIL(MS_EINVAL, "%s: not overwritten: it is no folder", path);
+  MS_TRY(ms_dir_list(path, &names));
+  ms_status st = MS_OK;
+  for (char *name = names, *end; st == MS_OK && (end = strchr(name, '\n')); name = end + 1) {
+    size_t n = (size_t)(end - name);
+    if (!is_ours(name, n)) {
+      st = MS_FAIL(MS_EINVAL, "%s: not overwritten: it holds '%.*s', which is no part of a model",
+                   path, (int)n, name);
+    } else if (n > 12 && !memcmp(end - 12, ".safetensors", 12)) {
+      weights = 1;
+      st = check_marker(path, name, n);
+    }
+  }
+  if (st == MS_OK && *names && !weights)
+    st = MS_FAIL(MS_EINVAL, "%s: not overwritten: it holds files but no weights", path);
+  ms_text_free(names);
+  return st;
+}
+
+ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
+                        int64_t shard_bytes) {
+  ms_folder folder;
+  MS_REQUIRE(model && path, "model: no model or no path to save");
+  MS_TRY(check_replace(path));
+  MS_TRY(ms_folder_begin(path, &folder));
+  ms_status st = ms_model_write(model, &folder, carry, dtype, shard_bytes);
+  if (st == MS_OK) return ms_folder_commit(&folder);
+  ms_folder_abort(&folder);
+  return st;
+}
