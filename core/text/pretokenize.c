@@ -1,0 +1,176 @@
+/* pretokenize.c - from normalized text to words: splitting and rewriting, step by step. */
+#include <string.h>
+
+#include "steps.h"
+#include "utf8.h"
+
+typedef struct {
+  const ms_step *step;
+  ms_buf *out;
+  ms_span span;     /* the word that is being cut */
+  size_t open;      /* spans made of it begin here in `out` */
+  int last_match;
+} cutter;
+
+static ms_span *last_span(const cutter *c) {
+  if (c->out->size == c->open) return NULL;
+  return (ms_span *)(void *)(c->out->data + c->out->size) - 1;
+}
+
+static ms_status add_span(cutter *c, size_t start, size_t end) {
+  ms_span s = {start, end, c->span.first && start == c->span.start};
+  return ms_buf_add(c->out, &s, sizeof s);
+}
+
+/* One piece of the word, match or not, is joined to the one before or added, by the behaviour.
+ * Pieces come in order; for MS_SPLIT_NEXT a match is open until the next piece comes. */
+static ms_status piece(cutter *c, size_t start, size_t end, int match) {
+  ms_span *last = last_span(c);
+  match ^= c->step->invert;
+  int joined = 0, removed = 0;
+  switch (c->step->behavior) {
+    case MS_SPLIT_REMOVED: removed = match; break;
+    case MS_SPLIT_PREVIOUS: joined = match && !c->last_match && last; break;
+    case MS_SPLIT_CONTIGUOUS: joined = match == c->last_match && last; break;
+    case MS_SPLIT_NEXT: joined = c->last_match && !match && last; break;
+    default: break;
+  }
+  c->last_match = match;
+  if (removed) return MS_OK;
+  if (joined) {
+    last->end = end;
+    return MS_OK;
+  }
+  return add_span(c, start, end);
+}
+
+static ms_status cut_class(cutter *c, const char *text) {
+  size_t done = c->span.start;
+  int n;
+  for (size_t i = done; i < c->span.end; i += (size_t)n) {
+    if (!c->step->is_in(ms_utf8_get(text + i, &n))) continue;
+    if (done < i) MS_TRY(piece(c, done, i, 0));
+    done = i + (size_t)n;
+    MS_TRY(piece(c, i, done, 1));
+  }
+  return done < c->span.end ? piece(c, done, c->span.end, 0) : MS_OK;
+}
+
+/* An empty match cuts where it is; one right behind the last match does not count. */
+static ms_status cut_pattern(cutter *c, ms_matcher *m, const char *text) {
+  const char *word = text + c->span.start;
+  size_t bytes = c->span.end - c->span.start, done = 0, from = 0, start, end, last = SIZE_MAX;
+  int found;
+  while (from <= bytes) {
+    MS_TRY(ms_step_find(c->step, m, word, bytes, from, &start, &end, &found));
+    if (!found) break;
+    if (start == end && end == last) {
+      from++;
+      while (from < bytes && (word[from] & 0xC0) == 0x80) from++;
+      continue;
+    }
+    if (done < start) MS_TRY(piece(c, c->span.start + done, c->span.start + start, 0));
+    MS_TRY(piece(c, c->span.start + start, c->span.start + end, 1));
+    done = from = last = end;
+  }
+  return done < bytes ? piece(c, c->span.start + done, c->span.end, 0) : MS_OK;
+}
+
+static ms_status split(const ms_step *s, ms_matcher *m, ms_words *w) {
+  size_t n = w->span.size / sizeof(ms_span);
+  w->spare_span.size = 0;
+  for (size_t i = 0; i < n; i++) {
+    cutter c = {.step = s, .out = &w->spare_span, .open = w->spare_span.size};
+    c.span = ((const ms_span *)(const void *)w->span.data)[i];
+    if (c.span.start == c.span.end) continue;
+    if (s->is_in) {
+      MS_TRY(cut_class(&c, w->text.data));
+    } else {
+      MS_TRY(cut_pattern(&c, m, w->text.data));
+    }
+  }
+  ms_buf swap = w->span;
+  w->span = w->spare_span;
+  w->spare_span = swap;
+  return MS_OK;
+}
+
+static ms_status add_bytes(ms_buf *out, const char *text, size_t bytes) {
+  MS_TRY(ms_buf_reserve(out, 2 * bytes));
+  char *at = out->data + out->size;
+  for (size_t i = 0; i < bytes; i++) {
+    int32_t c = ms_byte_char((unsigned char)text[i]);
+    if (c >= 0x80) *at++ = (char)(0xC0 | c >> 6);
+    *at++ = (char)(c < 0x80 ? c : 0x80 | (c & 0x3F));
+  }
+  out->size = (size_t)(at - out->data);
+  return MS_OK;
+}
+
+static ms_status add_meta(const ms_step *s, const char *text, size_t bytes, int first, ms_buf *out) {
+  size_t before = out->size;
+  for (size_t i = 0; i < bytes; i++) {
+    if (text[i] == ' ') {
+      MS_TRY(ms_buf_add(out, s->text, s->text_bytes));
+    } else {
+      MS_TRY(ms_buf_add(out, text + i, 1));
+    }
+  }
+  int wanted = s->scheme == MS_SCHEME_ALWAYS || (s->scheme == MS_SCHEME_FIRST && first);
+  size_t made = out->size - before;
+  if (!wanted || (made >= s->text_bytes && !memcmp(out->data + before, s->text, s->text_bytes)))
+    return MS_OK;
+  MS_TRY(ms_buf_reserve(out, s->text_bytes));
+  memmove(out->data + before + s->text_bytes, out->data + before, made);
+  memcpy(out->data + before, s->text, s->text_bytes);
+  out->size += s->text_bytes;
+  return MS_OK;
+}
+
+/* Writes every word anew. */
+static ms_status rewrite(const ms_step *s, ms_words *w) {
+  size_t n = w->span.size / sizeof(ms_span);
+  ms_span *span = (void *)w->span.data;
+  w->spare_text.size = 0;
+  for (size_t i = 0; i < n; i++) {
+    const char *text = w->text.data + span[i].start;
+    size_t bytes = span[i].end - span[i].start;
+    span[i].start = w->spare_text.size;
+    if (s->kind == MS_STEP_BYTES) {
+      MS_TRY(add_bytes(&w->spare_text, text, bytes));
+    } else if (s->kind == MS_STEP_META) {
+      if (bytes) MS_TRY(add_meta(s, text, bytes, span[i].first, &w->spare_text));
+    } else {
+      if (bytes && *text != ' ') MS_TRY(ms_buf_add(&w->spare_text, " ", 1));
+      MS_TRY(ms_buf_add(&w->spare_text, text, bytes));
+    }
+    span[i].end = w->spare_text.size;
+  }
+  ms_buf swap = w->text;
+  w->text = w->spare_text;
+  w->spare_text = swap;
+  return MS_OK;
+}
+
+ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
+                         int first, ms_words *w) {
+  ms_span whole = {0, bytes, first};
+  w->text.size = w->span.size = 0;
+  MS_TRY(ms_buf_add(&w->text, text, bytes));
+  MS_TRY(ms_buf_add(&w->span, &whole, sizeof whole));
+  for (int i = 0; i < steps->count; i++) {
+    if (steps->step[i].kind == MS_STEP_SPLIT) {
+      MS_TRY(split(&steps->step[i], m, w));
+    } else {
+      MS_TRY(rewrite(&steps->step[i], w));
+    }
+  }
+  return MS_OK;
+}
+
+void ms_words_free(ms_words *w) {
+  ms_buf_free(&w->text);
+  ms_buf_free(&w->span);
+  ms_buf_free(&w->spare_text);
+  ms_buf_free(&w->spare_span);
+}

@@ -1,0 +1,61 @@
+/* steps.c - what normalizers, pre-tokenizers and decoders share: patterns and byte characters. */
+#include "steps.h"
+
+#include <string.h>
+
+#include "../base/memory.h"
+#include "utf8.h"
+
+void ms_steps_free(ms_steps *s) {
+  for (int i = 0; i < s->count; i++) {
+    ms_regex_free(s->step[i].regex);
+    ms_free(s->step[i].literal);
+    ms_free(s->step[i].text);
+  }
+  s->count = 0;
+}
+
+ms_status ms_step_find(const ms_step *s, ms_matcher *m, const char *text, size_t bytes, size_t from,
+                       size_t *start, size_t *end, int *found) {
+  if (s->regex) return ms_regex_find(s->regex, m, text, bytes, from, start, end, found);
+  const char *p = memmem(text + from, bytes - from, s->literal, s->literal_bytes);
+  *found = p != NULL;
+  if (p) {
+    *start = (size_t)(p - text);
+    *end = *start + s->literal_bytes;
+  }
+  return MS_OK;
+}
+
+ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
+                          ms_buf *out) {
+  size_t done = 0, from = 0, start, end;
+  int found;
+  while (from <= bytes) {
+    MS_TRY(ms_step_find(s, m, text, bytes, from, &start, &end, &found));
+    if (!found) break;
+    if (start == end)
+      return MS_FAIL(MS_EUNSUPPORTED, "tokenizer: Replace: its pattern matches the empty text");
+    MS_TRY(ms_buf_add(out, text + done, start - done));
+    MS_TRY(ms_buf_add(out, s->text, s->text_bytes));
+    done = from = end;
+  }
+  return ms_buf_add(out, text + done, bytes - done);
+}
+
+/* Bytes that are printable in Latin-1 stand for themselves; the others are, in order, the
+ * characters from U+0100 on. */
+static int plain(int b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b != 0xAD); }
+
+int32_t ms_byte_char(unsigned char byte) {
+  if (plain(byte)) return byte;
+  if (byte <= 0x20) return 0x100 + byte;
+  return byte == 0xAD ? 0x143 : 0x121 + (byte - 0x7F);
+}
+
+int ms_char_byte(int32_t c) {
+  if (c < 0x100) return plain(c) ? c : -1;
+  if (c <= 0x120) return c - 0x100;
+  if (c <= 0x142) return c - 0x121 + 0x7F;
+  return c == 0x143 ? 0xAD : -1;
+}

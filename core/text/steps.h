@@ -1,0 +1,82 @@
+/* steps.h - the chains of a tokenizer: normalizer, pre-tokenizer and decoder, each a short list of
+ * steps that the loader fills from tokenizer.json. */
+#ifndef MS_STEPS_H
+#define MS_STEPS_H
+#include <stddef.h>
+#include <stdint.h>
+
+#include "buf.h"
+#include "regex.h"
+
+enum {
+  MS_STEP_NORMAL, /* NFC and its like: `form` */
+  MS_STEP_PREPEND,
+  MS_STEP_REPLACE, /* a pattern by `text` */
+
+  MS_STEP_PREFIX, /* a space unless there is one (ByteLevel's add_prefix_space) */
+  MS_STEP_SPLIT,
+  MS_STEP_BYTES, /* every byte becomes a printable character */
+  MS_STEP_META,  /* spaces become `text`, which is also put in front by `scheme` */
+
+  MS_STEP_DECODE_BYTES,
+  MS_STEP_DECODE_FALLBACK,
+  MS_STEP_DECODE_FUSE,
+  MS_STEP_DECODE_STRIP,
+  MS_STEP_DECODE_META,
+  MS_STEP_DECODE_JOIN, /* no decoder: tokens with spaces between */
+};
+enum { MS_FORM_NFC, MS_FORM_NFD, MS_FORM_NFKC, MS_FORM_NFKD };
+enum { MS_SPLIT_REMOVED, MS_SPLIT_ISOLATED, MS_SPLIT_PREVIOUS, MS_SPLIT_NEXT, MS_SPLIT_CONTIGUOUS };
+enum { MS_SCHEME_ALWAYS, MS_SCHEME_FIRST, MS_SCHEME_NEVER };
+
+typedef struct ms_step {
+  int kind, form, behavior, invert, scheme;
+  ms_regex *regex;       /* the pattern: one of these three */
+  char *literal;
+  int (*is_in)(int32_t); /* single characters of a class */
+  size_t literal_bytes;
+  char *text; /* what the kind says; owned */
+  size_t text_bytes;
+  int32_t strip;             /* the character that DECODE_STRIP takes away */
+  int32_t strip_start, strip_stop;
+} ms_step;
+
+enum { MS_STEPS_MOST = 32 };
+typedef struct ms_steps {
+  ms_step step[MS_STEPS_MOST];
+  int count;
+} ms_steps;
+
+void ms_steps_free(ms_steps *s);
+
+/* The next match of a pattern at or after `from`; regular expressions and literals only. */
+ms_status ms_step_find(const ms_step *s, ms_matcher *m, const char *text, size_t bytes, size_t from,
+                       size_t *start, size_t *end, int *found);
+/* Adds to `out` the text with every match of s replaced by its `text`. */
+ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
+                          ms_buf *out);
+
+/* Applies a normalizer to one stretch of text. The result is in `out`, whose old content is lost;
+ * `spare` is scratch. */
+ms_status ms_normalize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
+                       ms_buf *out, ms_buf *spare);
+
+/* A word of a text; `first`: it begins where the whole text begins. */
+typedef struct ms_span {
+  size_t start, end;
+  int first;
+} ms_span;
+typedef struct ms_words {
+  ms_buf text, span; /* span: of ms_span */
+  ms_buf spare_text, spare_span;
+} ms_words;
+/* Cuts a stretch of normalized text into words, in w->text and w->span. */
+ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
+                         int first, ms_words *w);
+void ms_words_free(ms_words *w);
+
+/* The character that stands for a byte in byte-level vocabularies, and back (-1: none). */
+int32_t ms_byte_char(unsigned char byte);
+int ms_char_byte(int32_t c);
+
+#endif

@@ -1,0 +1,41 @@
+/* tokenizer.h - what a tokenizer is made of; load.c fills it, tokenizer.c and decode.c use it.
+ *
+ * A tokenizer never changes after loading and may be used by several threads. Each encoding borrows
+ * a worker (scratch memory, cache of words) from a list; decoders count their tokenizer. */
+#ifndef MS_TOKENIZER_H
+#define MS_TOKENIZER_H
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "added.h"
+#include "bpe.h"
+#include "steps.h"
+#include "vocab.h"
+
+typedef struct ms_worker {
+  struct ms_worker *next;
+  ms_matcher *matcher;
+  ms_bpe_worker *bpe;
+  ms_words words;
+  ms_buf normal, spare, raw, cooked, ids; /* raw, cooked: stretches before and after normalizing */
+} ms_worker;
+
+struct ms_tokenizer {
+  char *path;          /* of tokenizer.json, for errors */
+  ms_vocab vocab;      /* every token, added ones included */
+  ms_buf special;      /* a byte for each id: 1 for special tokens */
+  ms_bpe bpe;
+  ms_added added[2];   /* looked for in the raw text, and in the normalized text */
+  ms_steps normalizer, pretokenizer, decoder;
+  int decode_streams;  /* after a fusing step of the decoder text may go on at once */
+  ms_buf before, after; /* ids that the post-processor puts around a text */
+  _Atomic int references;
+  pthread_mutex_t lock; /* of `workers` */
+  ms_worker *workers;
+};
+
+/* Fills a zeroed tokenizer whose path is set. */
+ms_status ms_tokenizer_load(ms_tokenizer *tok);
+void ms_tokenizer_release(const ms_tokenizer *tok);
+
+#endif

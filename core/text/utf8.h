@@ -1,0 +1,23 @@
+/* utf8.h - UTF-8 and the few character classes that tokenizers name. */
+#ifndef MS_UTF8_H
+#define MS_UTF8_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* What stands at p, of n >= 1 bytes: > 0 the length of a whole character; 0 when all n bytes begin
+ * one and more are needed; < 0 minus the length of the part that cannot begin one (the unit that
+ * one replacement character stands for). */
+int ms_utf8_scan(const char *p, size_t n);
+/* The offset of the first byte that is not UTF-8, or -1. */
+int64_t ms_utf8_check(const char *text, size_t bytes);
+/* The character at p, which must be valid UTF-8; *bytes is its length. */
+int32_t ms_utf8_get(const char *p, int *bytes);
+/* Writes a character, at most 4 bytes, and returns its length. */
+int ms_utf8_put(int32_t c, char *out);
+
+int ms_char_is_space(int32_t c);       /* White_Space */
+int ms_char_is_numeric(int32_t c);     /* Nd, Nl, No */
+int ms_char_is_punctuation(int32_t c); /* P*, and all ASCII signs */
+int ms_char_is_word(int32_t c);        /* Alphabetic, M*, Nd, Pc, joiners */
+
+#endif
