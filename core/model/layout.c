@@ -12,9 +12,6 @@
 #include "../base/memory.h"
 #include "family.h"
 
-/* Absent while a build has no decoder. */
-#pragma weak ms_activations_free
-#pragma weak ms_activations_bytes
 
 /* ---- names and shapes ---- */
 
@@ -255,7 +252,7 @@ ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_optio
 
 static void destroy(ms_model *m) {
   const ms_ops *ops = m->dev->ops;
-  if (m->act) ms_activations_free(m->dev, m->act);
+  ms_activations_free(m->dev, m->act);
   if (m->weight_arena) ops->free(m->weight_arena, m->weight_bytes);
   if (m->gradient_arena) ops->free(m->gradient_arena, m->gradient_bytes);
   for (int32_t i = 0; i < m->parameters; i++) ms_text_free(m->parameter[i].name);
@@ -326,7 +323,7 @@ ms_status ms_model_info(const ms_model *m, char **json) {
       c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "dtype", ms_dtype_name(m->dtype),
       "tied", c->tied, "context", (json_int_t)c->context, "path", m->path, "train", m->train,
       "memory", "weights", (json_int_t)m->weight_bytes, "gradients", (json_int_t)m->gradient_bytes,
-      "activations", (json_int_t)(m->act ? ms_activations_bytes(m->act) : 0));
+      "activations", (json_int_t)ms_activations_bytes(m->act));
   if (!info) return MS_FAIL(MS_ENOMEM, "model info: no memory, or the path is not UTF-8");
   ms_status st = ms_json_text(info, 0, json);
   json_decref(info);

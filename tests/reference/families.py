@@ -189,6 +189,9 @@ def open_exact(folder):
         single = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                       attn_implementation="eager")
         model.load_state_dict({k: v.double() for k, v in single.state_dict().items()})
+    # PyTorch leaves the padding token's row out of the embedding's gradient, although the loss does
+    # depend on it: what is wanted here is the derivative.
+    model.model.embed_tokens.padding_idx = None
     assert all(p.dtype == torch.float64 for p in model.parameters())
     assert model.model.rotary_emb.inv_freq.dtype == torch.float64
     return model

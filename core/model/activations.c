@@ -1,0 +1,203 @@
+/* activations.c - the arena of a pass: one allocation, laid out from the shape.
+ *
+ * Kept for each layer: its input, q, k, v, attention's output with its log-sum-exps, the stream
+ * between the halves, gate and up. What the norms and the MLP's product gave is computed again in
+ * the backward pass, as it costs less than the memory. With recomputation only the inputs are kept
+ * and the layers share the rest; with nothing to keep they work in place on one stream. */
+#include <math.h>
+#include <string.h>
+
+#include "../base/memory.h"
+#include "decoder.h"
+
+/* With no base it only adds up. */
+typedef struct cursor {
+  char *base;
+  size_t used;
+} cursor;
+
+static void *take(cursor *c, int64_t count) {
+  void *p = c->base ? c->base + c->used : NULL;
+  c->used += ((size_t)count * 4 + 63) / 64 * 64;
+  return p;
+}
+
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Floats of the scratch that steps use one after the other. */
+static int64_t wide_count(const ms_pass *pass) {
+  const ms_config *c = &pass->model->config;
+  int64_t n = pass->tokens, q = ms_q_width(c), kv = ms_kv_width(c), attention = 2 * (q + kv);
+  /* backwards: rotated q and k where they are not kept; dy, dq, dk, dv */
+  if (pass->first < c->layers && c->qk_norm) attention += q + kv;
+  return max(max(n * attention, 3 * ms_mlp_rows(n) * c->inner), pass->rows * c->width);
+}
+
+/* Everything of a layer but its input. */
+static void lay_kept(cursor *at, const ms_pass *pass, ms_kept *k) {
+  const ms_config *c = &pass->model->config;
+  int64_t n = pass->tokens;
+  k->mid = take(at, n * c->width);
+  k->q = take(at, n * ms_q_width(c));
+  k->k = take(at, n * ms_kv_width(c));
+  k->v = take(at, n * ms_kv_width(c));
+  k->y = take(at, n * ms_q_width(c));
+  k->lse = take(at, n * c->heads);
+  k->gate = take(at, n * c->inner);
+  k->up = take(at, n * c->inner);
+  k->rstd1 = take(at, n);
+  k->rstd2 = take(at, n);
+  k->rstd_q = c->qk_norm ? take(at, n * c->heads) : NULL;
+  k->rstd_k = c->qk_norm ? take(at, n * c->kv_heads) : NULL;
+}
+
+/* A layer that keeps nothing: in place on the stream, the rest in scratch. */
+static void lay_passing(cursor *at, const ms_pass *pass, ms_kept *k) {
+  const ms_config *c = &pass->model->config;
+  const struct ms_activations *a = pass->model->act;
+  int64_t n = pass->tokens, q = n * ms_q_width(c), kv = n * ms_kv_width(c);
+  memset(k, 0, sizeof *k);
+  k->x = k->mid = pass->first < c->layers ? a->layer[pass->first].x : a->out;
+  if (!at->base) return;
+  k->q = a->wide;
+  k->y = k->q + q;
+  k->k = k->y + q;
+  k->v = k->k + kv;
+  k->gate = a->wide;
+  k->up = k->gate + ms_mlp_rows(n) * c->inner;
+}
+
+static void lay_inputs(cursor *at, const ms_pass *pass) {
+  struct ms_activations *a = pass->model->act;
+  a->token = take(at, pass->tokens);
+  a->position = take(at, pass->tokens);
+  a->segment_start = take(at, pass->segments + 1);
+  a->row = take(at, pass->rows);
+  a->slot = take(at, pass->step ? pass->tokens : 0);
+  a->first = take(at, pass->step ? pass->tokens : 0);
+  a->length = take(at, pass->step ? pass->tokens : 0);
+}
+
+static void lay(cursor *at, const ms_pass *pass) {
+  const ms_config *c = &pass->model->config;
+  struct ms_activations *a = pass->model->act;
+  int64_t stream = pass->tokens * c->width;
+  lay_inputs(at, pass);
+  a->out = take(at, stream);
+  a->norm = take(at, stream);
+  a->d_norm = take(at, pass->model->train ? stream : 0);
+  a->rstd = take(at, pass->rows);
+  a->wide = take(at, wide_count(pass));
+  for (int32_t l = pass->first; l < c->layers; l++) {
+    if (!pass->model->recompute || l == pass->first)
+      lay_kept(at, pass, &a->layer[l]);
+    else
+      a->layer[l] = a->layer[pass->first];
+    a->layer[l].x = take(at, stream);
+  }
+  for (int32_t l = 0; l < pass->first; l++) lay_passing(at, pass, &a->layer[l]);
+}
+
+/* The old arena goes first: its content is of no use and the two might not fit. */
+static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t bytes) {
+  if (bytes <= a->arena_bytes) return MS_OK;
+  if (a->arena) dev->ops->free(a->arena, a->arena_bytes);
+  a->arena = NULL;
+  a->arena_bytes = 0;
+  ms_status st = dev->ops->alloc(bytes, &a->arena);
+  if (st == MS_ENOMEM)
+    return MS_FAIL(st, "activations: no memory for %zu bytes; fewer tokens in a batch, or "
+                   "recompute = true, need less", bytes);
+  if (st == MS_OK) a->arena_bytes = bytes;
+  return st;
+}
+
+static void fill_rope(const ms_config *c, float *host, int64_t positions) {
+  int half = c->rotary / 2;
+  float *sine = host + positions * half;
+  for (int64_t p = 0; p < positions; p++)
+    for (int i = 0; i < half; i++) {
+      double angle = (double)p * c->inv_freq[i];
+      host[p * half + i] = (float)(cos(angle) * c->rope_scale);
+      sine[p * half + i] = (float)(sin(angle) * c->rope_scale);
+    }
+}
+
+/* Tables for every position this pass can meet; doubled, so that decoding seldom grows them. */
+static ms_status grow_rope(ms_device *dev, const ms_config *c, struct ms_activations *a,
+                           int64_t need) {
+  void *host = NULL, *p = NULL;
+  int64_t positions = 256;
+  while (positions < need) positions *= 2;
+  if (positions > c->context) positions = max(need, c->context);
+  size_t half = (size_t)c->rotary / 2, bytes = 2 * half * (size_t)positions * 4;
+  ms_status st = MS_OK;
+
+  if (need <= a->positions || !half) return MS_OK;
+  MS_TRY(ms_alloc(bytes, "rope tables", &host));
+  fill_rope(c, host, positions);
+  MS_TRY_OR(end, dev->ops->alloc(bytes, &p));
+  MS_TRY_OR(end, MS_OP(dev, write, p, host, bytes));
+  if (a->rope) dev->ops->free(a->rope, a->rope_bytes);
+  a->rope = p;
+  a->rope_bytes = bytes;
+  a->positions = positions;
+  p = NULL;
+end:
+  if (p) dev->ops->free(p, bytes);
+  ms_free(host);
+  return st;
+}
+
+static ms_status new_activations(ms_model *model) {
+  void *p, *layer;
+  if (model->act) return MS_OK;
+  MS_TRY(ms_alloc((size_t)model->config.layers * sizeof(ms_kept), "activations", &layer));
+  ms_status st = ms_alloc(sizeof *model->act, "activations", &p);
+  if (st != MS_OK) {
+    ms_free(layer);
+    return st;
+  }
+  model->act = p;
+  model->act->layer = layer;
+  return MS_OK;
+}
+
+static ms_status write_inputs(const ms_pass *pass) {
+  ms_device *dev = pass->model->dev;
+  struct ms_activations *a = pass->model->act;
+  size_t n = (size_t)pass->tokens * 4;
+  MS_TRY(MS_OP(dev, write, a->token, pass->token, n));
+  MS_TRY(MS_OP(dev, write, a->position, pass->position, n));
+  MS_TRY(MS_OP(dev, write, a->segment_start, pass->segment_start, (size_t)(pass->segments + 1) * 4));
+  if (pass->rows) MS_TRY(MS_OP(dev, write, a->row, pass->row, (size_t)pass->rows * 4));
+  if (pass->step) MS_TRY(MS_OP(dev, write, a->slot, pass->slot, n));
+  return MS_OK;
+}
+
+ms_status ms_pass_prepare(const ms_pass *pass) {
+  ms_model *model = pass->model;
+  int32_t last = 0;
+  MS_TRY(new_activations(model));
+  for (int64_t t = 0; t < pass->tokens; t++)
+    if (pass->position[t] > last) last = pass->position[t];
+  MS_TRY(grow_rope(model->dev, &model->config, model->act, (int64_t)last + 1));
+  cursor at = {NULL, 0};
+  lay(&at, pass);
+  MS_TRY(grow_arena(model->dev, model->act, at.used));
+  at = (cursor){model->act->arena, 0};
+  lay(&at, pass);
+  return write_inputs(pass);
+}
+
+void ms_activations_free(ms_device *dev, struct ms_activations *act) {
+  if (!act) return;
+  if (act->arena) dev->ops->free(act->arena, act->arena_bytes);
+  if (act->rope) dev->ops->free(act->rope, act->rope_bytes);
+  ms_free(act->layer);
+  ms_free(act);
+}
+
+size_t ms_activations_bytes(const struct ms_activations *act) {
+  return act ? act->arena_bytes + act->rope_bytes : 0;
+}

@@ -1,0 +1,94 @@
+/* decoder.h - one pass of the decoder over rows of tokens, as learn.c and generate.c use it.
+ *
+ * A pass says what goes in and what is kept. Its activations live in one arena of the model, laid
+ * out anew for each pass by activations.c and grown when a pass needs more; so at most one pass of
+ * a model is alive at a time, and its pointers are good until the next one starts. */
+#ifndef MS_DECODER_H
+#define MS_DECODER_H
+#include "model.h"
+
+/* Keys and values of tokens seen, f32 [slots, capacity, kv_heads, head_dim] for each layer. */
+typedef struct ms_cache {
+  float *k, *v; /* [layers, ..] */
+  int64_t slots, capacity;
+} ms_cache;
+
+/* Input pointers are host memory. With a cache and `step` 0, segment i fills slot[i]; with `step` 1
+ * each token is a segment of its own that continues slot[i] at position[i]. */
+typedef struct ms_pass {
+  ms_model *model;
+  int64_t tokens, segments;
+  const int32_t *token, *position; /* [tokens] */
+  const int32_t *segment_start;    /* [segments + 1] */
+  int64_t rows;                    /* positions whose final state is wanted */
+  const int32_t *row;              /* [rows], ascending when there is a backward pass */
+  int32_t first;                   /* layers from here on are kept for the backward pass */
+  ms_cache *cache;
+  const int32_t *slot; /* [segments] */
+  int32_t *range;      /* [2, tokens] scratch of the caller, with `step` */
+  int step;
+} ms_pass;
+
+/* What a layer's forward pass leaves for its backward pass, or scratch where nothing is kept. */
+typedef struct ms_kept {
+  float *x, *mid;         /* [tokens, width] before attention and before the MLP */
+  float *q, *k, *v;       /* [tokens, heads * head_dim] and kv_heads twice; q and k rotated, but as
+                             projected where they have a norm of their own and are kept */
+  float *y, *lse;         /* attention's [tokens, heads * head_dim] and [tokens, heads] */
+  float *gate, *up;       /* [tokens, inner]; of one block of rows where nothing is kept */
+  float *rstd1, *rstd2;   /* [tokens] */
+  float *rstd_q, *rstd_k; /* [tokens, heads] and [tokens, kv_heads] */
+} ms_kept;
+
+struct ms_activations {
+  void *arena;
+  size_t arena_bytes;
+  float *rope; /* cosines, then sines: [positions, rotary / 2] each */
+  size_t rope_bytes;
+  int64_t positions;
+  ms_kept *layer; /* [layers], host */
+
+  /* of the present pass, in the arena */
+  int32_t *token, *position, *segment_start, *row, *slot, *first, *length;
+  float *out;    /* [tokens, width] what leaves the last layer; backwards, d loss / d stream */
+  float *norm;   /* [tokens, width] what a norm gave */
+  float *d_norm; /* [tokens, width] its gradient; only when something is kept */
+  float *rstd;   /* [rows] of the final norm */
+  float *wide;   /* scratch, the widest thing any step needs */
+};
+
+/* The MLP runs in blocks of this many rows: its widest scratch does not grow with the batch, and
+ * the split depends on the shape alone. */
+enum { MS_MLP_ROWS = 2048 };
+static inline int64_t ms_mlp_rows(int64_t left) { return left < MS_MLP_ROWS ? left : MS_MLP_ROWS; }
+
+static inline int ms_is_kept(const ms_pass *pass, int32_t l) { return l >= pass->first; }
+static inline int64_t ms_q_width(const ms_config *c) { return (int64_t)c->heads * c->head_dim; }
+static inline int64_t ms_kv_width(const ms_config *c) { return (int64_t)c->kv_heads * c->head_dim; }
+
+/* activations.c: arena and rope tables for this pass, inputs written to the device. */
+ms_status ms_pass_prepare(const ms_pass *pass);
+
+/* decoder.c: *hidden is f32 [rows, width] after the final norm, on the device. */
+ms_status ms_pass_forward(const ms_pass *pass, float **hidden);
+/* One layer from its input on; `to` NULL: only what the backward pass needs, for recomputation. */
+ms_status ms_layer_forward(const ms_pass *pass, int32_t l, float *to);
+/* Where the gradient of the final states goes, [rows, width]. */
+float *ms_pass_d_hidden(const ms_pass *pass);
+/* q and k as attention sees them, from kept ones; into the first part of `wide` where they have a
+ * norm of their own. */
+ms_status ms_layer_rotate(const ms_pass *pass, int32_t l, float **q, float **k);
+ms_attention_shape ms_layer_attention(const ms_pass *pass, int32_t l);
+
+/* backward.c: the first layer that has anything to do in the backward pass; layers: none has. */
+int32_t ms_model_first(const ms_model *model);
+/* From the gradient in ms_pass_d_hidden to gradients of all parameters that are not frozen. */
+ms_status ms_pass_backward(const ms_pass *pass);
+
+/* learn.c: ids against the vocabulary, lengths against the context. */
+ms_status ms_batch_check(const ms_model *model, const ms_batch *batch);
+/* Logits of final states as a softmax would take them, to the host: [rows, vocab]. */
+ms_status ms_hidden_logits(const ms_model *model, const float *hidden, int64_t rows,
+                           float *logits);
+
+#endif

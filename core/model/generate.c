@@ -1,0 +1,213 @@
+/* generate.c - decoding with a cache of keys and values.
+ *
+ * All prompts go through the decoder at once, packed, and leave their keys and values in the
+ * cache; then every step runs one row for each prompt that is still live. */
+#include <math.h>
+#include <string.h>
+
+#include "../base/memory.h"
+#include "batch.h"
+#include "decoder.h"
+#include "sample.h"
+
+struct ms_generator {
+  ms_model *model;
+  ms_generate_options options;
+  int32_t *stop; /* a copy; options.stop points at it */
+  int32_t prompts, live;
+  ms_cache cache;
+  size_t half_bytes; /* of the cache's keys, and of its values */
+  int32_t *made;     /* [prompts] tokens given so far */
+  /* of the live rows, in order of prompts */
+  int32_t *slot, *token, *position; /* the prompt, its last token and that token's position */
+  int32_t *count;                   /* 0, 1, .. prompts */
+  int32_t *range;                   /* scratch of the pass */
+  void *memory;                     /* all the int32 arrays */
+  float *logits;                    /* [live, vocab], host; of the next token when `ready` */
+  void *scratch;                    /* of the sampling */
+  int ready;
+};
+
+static ms_status check_options(const ms_generate_options *o, int32_t prompts,
+                               const int32_t *start) {
+  MS_REQUIRE(prompts >= 1, "generate: %d prompts", prompts);
+  MS_REQUIRE(o->temperature >= 0 && isfinite(o->temperature), "generate: temperature %g",
+             o->temperature);
+  MS_REQUIRE(o->top_p > 0 && o->top_p <= 1, "generate: top_p %g is not in (0, 1]", o->top_p);
+  MS_REQUIRE(o->top_k >= 0, "generate: top_k %d", o->top_k);
+  MS_REQUIRE(o->max_new >= 1, "generate: max_new %d", o->max_new);
+  MS_REQUIRE(o->stops >= 0 && (o->stops == 0 || o->stop), "generate: %d stop tokens", o->stops);
+  for (int32_t i = 0; i < prompts; i++)
+    MS_REQUIRE(start[i + 1] > start[i], "generate: prompt %d is empty", i + 1);
+  return MS_OK;
+}
+
+/* Cache rows hold the longest prompt and what may follow it. */
+static int64_t find_capacity(const ms_generator *g, const int32_t *start) {
+  int64_t capacity = 0;
+  for (int32_t i = 0; i < g->prompts; i++) {
+    int64_t need = (int64_t)start[i + 1] - start[i] + g->options.max_new;
+    if (need > capacity) capacity = need;
+  }
+  return capacity < g->model->config.context ? capacity : g->model->config.context;
+}
+
+static ms_status new_cache(ms_generator *g, int64_t capacity) {
+  const ms_config *c = &g->model->config;
+  ms_device *dev = g->model->dev;
+  size_t bytes = (size_t)(c->layers * ms_kv_width(c) * g->prompts) * (size_t)capacity * 4;
+  void *p;
+  g->cache.slots = g->prompts;
+  g->cache.capacity = capacity;
+  g->half_bytes = bytes;
+  MS_TRY(dev->ops->alloc(bytes, &p));
+  g->cache.k = p;
+  MS_TRY(dev->ops->alloc(bytes, &p));
+  g->cache.v = p;
+  return MS_OK;
+}
+
+static ms_status new_arrays(ms_generator *g) {
+  size_t n = (size_t)g->prompts, vocab = (size_t)g->model->config.vocab;
+  void *p;
+  MS_TRY(ms_alloc((7 * n + 1 + (size_t)g->options.stops) * 4, "generate: rows", &g->memory));
+  g->made = g->memory;
+  g->slot = g->made + n;
+  g->token = g->slot + n;
+  g->position = g->token + n;
+  g->range = g->position + n;
+  g->count = g->range + 2 * n;
+  g->stop = g->count + n + 1;
+  for (int32_t i = 0; i <= g->prompts; i++) g->count[i] = i;
+  MS_TRY(ms_alloc(n * vocab * 4, "generate: logits", &p));
+  g->logits = p;
+  return ms_alloc(ms_sample_bytes((int64_t)vocab), "generate: sampling", &g->scratch);
+}
+
+/* Runs the prompts; logits of the live ones' next tokens. */
+static ms_status prefill(ms_generator *g, const ms_batch *batch) {
+  float *hidden;
+  for (int32_t i = 0; i < g->prompts; i++) {
+    int32_t end = batch->segment_start[i + 1], length = end - batch->segment_start[i];
+    if (length == g->model->config.context) continue; /* no room for a token */
+    g->slot[g->live] = i;
+    g->position[g->live] = length - 1;
+    g->token[g->live++] = end - 1; /* for now: the row of the last token */
+  }
+  if (!g->live) return MS_OK;
+  ms_pass pass = {.model = g->model,
+                  .tokens = batch->tokens,
+                  .segments = batch->segments,
+                  .token = batch->token,
+                  .position = batch->position,
+                  .segment_start = batch->segment_start,
+                  .rows = g->live,
+                  .row = g->token,
+                  .first = g->model->config.layers,
+                  .cache = &g->cache,
+                  .slot = g->count};
+  MS_TRY(ms_pass_forward(&pass, &hidden));
+  g->ready = 1;
+  return ms_hidden_logits(g->model, hidden, g->live, g->logits);
+}
+
+/* One row for each live prompt: its last token. */
+static ms_status step(ms_generator *g) {
+  float *hidden;
+  ms_pass pass = {.model = g->model,
+                  .tokens = g->live,
+                  .segments = g->live,
+                  .token = g->token,
+                  .position = g->position,
+                  .segment_start = g->count,
+                  .rows = g->live,
+                  .row = g->count,
+                  .first = g->model->config.layers,
+                  .cache = &g->cache,
+                  .slot = g->slot,
+                  .range = g->range,
+                  .step = 1};
+  MS_TRY(ms_pass_forward(&pass, &hidden));
+  MS_TRY(ms_hidden_logits(g->model, hidden, g->live, g->logits));
+  g->ready = 1;
+  return MS_OK;
+}
+
+ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *token,
+                           const int32_t *start, const ms_generate_options *options,
+                           ms_generator **out) {
+  ms_batch *batch = NULL;
+  ms_generator *g = NULL;
+  void *p;
+  ms_status st;
+
+  *out = NULL;
+  MS_TRY(check_options(options, prompts, start));
+  MS_TRY(ms_batch_new(start[prompts], token, prompts, start, NULL, NULL, &batch));
+  MS_TRY_OR(fail, ms_batch_check(model, batch));
+  MS_TRY_OR(fail, ms_alloc(sizeof *g, "generator", &p));
+  g = p;
+  g->model = model;
+  ms_model_hold(model, 1);
+  g->options = *options;
+  g->prompts = prompts;
+  MS_TRY_OR(fail, new_arrays(g));
+  for (int32_t i = 0; i < options->stops; i++) g->stop[i] = options->stop[i];
+  g->options.stop = g->stop;
+  MS_TRY_OR(fail, new_cache(g, find_capacity(g, start)));
+  MS_TRY_OR(fail, prefill(g, batch));
+  ms_batch_free(batch);
+  *out = g;
+  return MS_OK;
+
+fail:
+  ms_batch_free(batch);
+  ms_generator_free(g);
+  return st;
+}
+
+static int is_stop(const ms_generator *g, int32_t token) {
+  for (int32_t i = 0; i < g->options.stops; i++)
+    if (g->stop[i] == token) return 1;
+  return 0;
+}
+
+/* Whether a row has ended with `token`, which is at `position`. */
+static int has_ended(const ms_generator *g, int32_t slot, int32_t token, int32_t position) {
+  return is_stop(g, token) || g->made[slot] >= g->options.max_new ||
+         position + 1 >= g->model->config.context;
+}
+
+ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live) {
+  int32_t left = 0;
+  if (gen->live && !gen->ready) MS_TRY(step(gen));
+  for (int32_t i = 0; i < gen->prompts; i++) token[i] = -1;
+  for (int32_t i = 0; i < gen->live; i++)
+    MS_TRY(ms_sample(gen->logits + i * gen->model->config.vocab, gen->model->config.vocab,
+                     &gen->options, gen->slot[i], gen->made[gen->slot[i]], gen->scratch,
+                     &token[gen->slot[i]]));
+  for (int32_t i = 0; i < gen->live; i++) {
+    int32_t slot = gen->slot[i], position = gen->position[i] + 1;
+    gen->made[slot]++;
+    if (has_ended(gen, slot, token[slot], position)) continue;
+    gen->slot[left] = slot;
+    gen->token[left] = token[slot];
+    gen->position[left++] = position;
+  }
+  gen->live = left;
+  gen->ready = 0;
+  *live = left;
+  return MS_OK;
+}
+
+void ms_generator_free(ms_generator *gen) {
+  if (!gen) return;
+  ms_device *dev = gen->model->dev;
+  if (gen->cache.k) dev->ops->free(gen->cache.k, gen->half_bytes);
+  if (gen->cache.v) dev->ops->free(gen->cache.v, gen->half_bytes);
+  ms_free(gen->memory);
+  ms_free(gen->logits);
+  ms_free(gen->scratch);
+  ms_model_hold(gen->model, -1);
+  ms_free(gen);
+}

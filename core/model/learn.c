@@ -1,0 +1,216 @@
+/* learn.c - what a model does with a batch: logits, targets, losses and gradients. */
+#include <math.h>
+#include <string.h>
+
+#include "../base/memory.h"
+#include "../loss/head.h"
+#include "batch.h"
+#include "decoder.h"
+
+/* Absent while a build has no head. */
+#pragma weak ms_head_learn
+#pragma weak ms_target_make
+#pragma weak ms_target_rows
+
+ms_status ms_batch_check(const ms_model *model, const ms_batch *batch) {
+  const ms_config *c = &model->config;
+  for (int64_t i = 0; i < batch->segments; i++) {
+    int64_t start = batch->segment_start[i], length = batch->segment_start[i + 1] - start;
+    MS_REQUIRE(length <= c->context, "batch: segment %lld has %lld tokens, the model's context %lld",
+               (long long)i, (long long)length, (long long)c->context);
+    for (int64_t t = start; t < start + length; t++)
+      MS_REQUIRE(batch->token[t] < c->vocab,
+                 "batch: token %d at position %lld (segment %lld, %lld) is outside the model's "
+                 "vocabulary of %lld",
+                 batch->token[t], (long long)t, (long long)i, (long long)(t - start),
+                 (long long)c->vocab);
+  }
+  return MS_OK;
+}
+
+static ms_pass batch_pass(ms_model *model, const ms_batch *batch) {
+  return (ms_pass){.model = model,
+                   .tokens = batch->tokens,
+                   .segments = batch->segments,
+                   .token = batch->token,
+                   .position = batch->position,
+                   .segment_start = batch->segment_start,
+                   .first = model->config.layers};
+}
+
+/* ---- logits ---- */
+
+/* What a family does between the head and the softmax, on the host. */
+static void finish_logits(const ms_head_weights *head, float *z, int64_t n) {
+  if (head->scale != 1)
+    for (int64_t i = 0; i < n; i++) z[i] *= head->scale;
+  if (head->soft_cap != 0)
+    for (int64_t i = 0; i < n; i++) z[i] = head->soft_cap * tanhf(z[i] / head->soft_cap);
+}
+
+ms_status ms_hidden_logits(const ms_model *model, const float *hidden, int64_t rows,
+                           float *logits) {
+  ms_head_weights head;
+  void *z;
+  ms_model_head(model, &head);
+  int64_t n = rows * head.vocab;
+  size_t bytes = (size_t)n * 4;
+  MS_TRY(model->dev->ops->alloc(bytes, &z));
+  ms_status st =
+      MS_OP(model->dev, linear, z, hidden, head.w, head.dtype, rows, head.width, head.vocab, 0);
+  if (st == MS_OK) st = MS_OP(model->dev, read, logits, z, bytes);
+  model->dev->ops->free(z, bytes);
+  if (st == MS_OK) finish_logits(&head, logits, n);
+  return st;
+}
+
+ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, const int32_t *row,
+                          float *logits) {
+  float *hidden;
+  MS_TRY(ms_batch_check(model, batch));
+  MS_REQUIRE(rows >= 1 && rows <= batch->tokens, "logits: %lld rows of %lld positions",
+             (long long)rows, (long long)batch->tokens);
+  for (int64_t r = 0; r < rows; r++)
+    MS_REQUIRE(row[r] >= 0 && row[r] < batch->tokens, "logits: row[%lld] is %d, not in 0..%lld",
+               (long long)r, row[r], (long long)batch->tokens - 1);
+  ms_pass pass = batch_pass(model, batch);
+  pass.rows = rows;
+  pass.row = row;
+  MS_TRY(ms_pass_forward(&pass, &hidden));
+  return ms_hidden_logits(model, hidden, rows, logits);
+}
+
+/* ---- targets ---- */
+
+static void hold_model(void *owner, int by) { ms_model_hold(owner, by); }
+
+ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
+                          const ms_target_options *options, ms_target **out) {
+  ms_head_weights head;
+  float *hidden = NULL;
+  void *row;
+  ms_status st = MS_OK;
+
+  *out = NULL;
+  MS_REQUIRE(options && (options->on == MS_ON_RESPONSE || options->on == MS_ON_ALL),
+             "target: on is %d, neither response nor all", options ? options->on : -1);
+  MS_TRY(ms_batch_check(teacher, batch));
+  if (!ms_target_make) return MS_FAIL(MS_EUNSUPPORTED, "target: this build has no head");
+  MS_TRY(ms_alloc((size_t)batch->rows[options->on] * 4, "target: rows", &row));
+  ms_pass pass = batch_pass(teacher, batch);
+  pass.row = row;
+  for (int64_t t = 0; t < batch->tokens; t++)
+    if (batch->weight[options->on][t] > 0) ((int32_t *)row)[pass.rows++] = (int32_t)t;
+  if (pass.rows) MS_TRY_OR(end, ms_pass_forward(&pass, &hidden));
+  ms_model_head(teacher, &head);
+  st = ms_target_make(teacher->dev, options, pass.rows, hidden, &head, teacher->head_bytes,
+                      hold_model, teacher, out);
+end:
+  ms_free(row);
+  return st;
+}
+
+/* ---- losses ---- */
+
+/* The supervised rows of a batch: where any term has weight. */
+typedef struct supervised {
+  int64_t rows;
+  int32_t *row, *label; /* [rows] */
+  float *weight[2];     /* [rows] */
+  void *memory;
+} supervised;
+
+static ms_status check_terms(const ms_batch *batch, int32_t terms, const ms_term *term) {
+  MS_REQUIRE(terms >= 1 && term, "loss: %d terms", terms);
+  for (int32_t i = 0; i < terms; i++) {
+    const ms_term *t = &term[i];
+    MS_REQUIRE(t->on == MS_ON_RESPONSE || t->on == MS_ON_ALL,
+               "loss: term %d: on is %d, neither response nor all", i + 1, t->on);
+    int64_t rows = t->target ? ms_target_rows(t->target) : batch->rows[t->on];
+    MS_REQUIRE(rows == batch->rows[t->on],
+               "loss: term %d: the target has %lld rows, the batch %lld supervised positions: "
+               "another batch, or another `on`",
+               i + 1, (long long)rows, (long long)batch->rows[t->on]);
+  }
+  return MS_OK;
+}
+
+static int has_weight(const ms_batch *batch, const int used[2], int64_t t) {
+  return (used[0] && batch->weight[0][t] > 0) || (used[1] && batch->weight[1][t] > 0);
+}
+
+static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *term,
+                           supervised *s) {
+  int used[2] = {0, 0};
+  int64_t n = 0;
+  memset(s, 0, sizeof *s);
+  for (int32_t i = 0; i < terms; i++) used[term[i].on] = 1;
+  for (int64_t t = 0; t < batch->tokens; t++) s->rows += has_weight(batch, used, t);
+  MS_TRY(ms_alloc((size_t)s->rows * 16, "loss: rows", &s->memory));
+  s->row = s->memory;
+  s->label = s->row + s->rows;
+  s->weight[0] = (float *)(s->label + s->rows);
+  s->weight[1] = s->weight[0] + s->rows;
+  for (int64_t t = 0; t < batch->tokens; t++) {
+    if (!has_weight(batch, used, t)) continue;
+    s->row[n] = (int32_t)t;
+    /* a position with weight is never its segment's last */
+    s->label[n] = batch->token[t + 1];
+    s->weight[0][n] = batch->weight[0][t];
+    s->weight[1][n] = batch->weight[1][t];
+    n++;
+  }
+  return MS_OK;
+}
+
+/* Forward, head, and with `learn` backward. */
+static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervised *s,
+                           int32_t terms, const ms_term *term, int learn, ms_term_result *result) {
+  float *hidden;
+  ms_pass pass = batch_pass(model, batch);
+  pass.rows = s->rows;
+  pass.row = s->row;
+  if (learn) pass.first = ms_model_first(model);
+  MS_TRY(ms_pass_forward(&pass, &hidden));
+  ms_head_call call = {.dev = model->dev,
+                       .rows = s->rows,
+                       .hidden = hidden,
+                       .label = s->label,
+                       .weight = {s->weight[0], s->weight[1]},
+                       .terms = terms,
+                       .term = term,
+                       .budget = model->head_bytes,
+                       .d_hidden = learn ? ms_pass_d_hidden(&pass) : NULL,
+                       .d_head = learn ? model->head.g : NULL,
+                       .result = result};
+  ms_model_head(model, &call.head);
+  MS_TRY(ms_head_learn(&call));
+  return learn ? ms_pass_backward(&pass) : MS_OK;
+}
+
+static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
+                     int learn, ms_term_result *result) {
+  supervised s;
+  if (!ms_head_learn) return MS_FAIL(MS_EUNSUPPORTED, "loss: this build has no head");
+  MS_TRY(check_terms(batch, terms, term));
+  MS_TRY(ms_batch_check(model, batch));
+  MS_TRY(find_rows(batch, terms, term, &s));
+  ms_status st = MS_OK;
+  if (s.rows)
+    st = run_terms(model, batch, &s, terms, term, learn, result);
+  else
+    memset(result, 0, (size_t)terms * sizeof *result);
+  ms_free(s.memory);
+  return st;
+}
+
+ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
+                         ms_term_result *result) {
+  MS_REQUIRE(model->train, "learn: the model was opened without train");
+  return run(model, batch, terms, term, 1, result);
+}
+
+ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,
+                            const ms_term *term, ms_term_result *result) {
+  return run(model, batch, terms, term, 0, result);
+}

@@ -1,0 +1,109 @@
+--- Generation: ids in, ids out, with a cache of keys and values. Models call it as
+--- `model:generate` and `model:stream`.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
+
+local M = {}
+
+local out = ffi.new 'ms_generator *[1]' -- scratch, read at once
+local live = ffi.new 'int32_t[1]'
+local ints = ffi.typeof 'int32_t[?]'
+
+--- What `generate` and `stream` take. temperature 0 takes the likeliest token; top_k 0 and top_p 1
+--- cut nothing; stop: an id or a list of them, which is given as the last token where it comes.
+--- Draws are a function of the seed, the prompt's number and the step.
+M.defaults = { max_new = 64, temperature = 0, top_k = 0, top_p = 1, seed = 0, stop = {} }
+
+--- @class ms_generator
+local methods = {}
+
+--- Frees the cache now. A second call does nothing.
+function methods:free()
+  if self.p ~= nil then
+    C.ms_generator_free(self.p)
+    self.p = nil
+  end
+end
+
+--- The next token of each prompt, in `into` or a new table: -1 for those that have ended. nil once
+--- all have; the generator frees itself then.
+--- @param into? integer[]
+--- @return integer[]?
+function methods:next(into)
+  if self.p == nil then return nil end
+  into = into or {}
+  local token = ints(self.prompts)
+  check(C.ms_generator_next(self.p, token, live))
+  local any = false
+  for i = 1, self.prompts do
+    into[i] = token[i - 1]
+    any = any or into[i] >= 0
+  end
+  if live[0] == 0 then self:free() end
+  return any and into or nil
+end
+
+local handle = ffi.metatype('struct { ms_generator *p; int32_t prompts; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = function(self)
+    if self.p == nil then return 'generator (ended)' end
+    return ('generator over %d prompts'):format(self.prompts)
+  end,
+})
+
+-- The prompts as the core takes them: all ids, and where each prompt starts.
+local function flatten(prompts, level)
+  local total = 0
+  for i, prompt in ipairs(prompts) do
+    if type(prompt) ~= 'table' then
+      error(('generate: prompt %d is a %s, not a list of ids'):format(i, type(prompt)), level)
+    end
+    total = total + #prompt
+  end
+  local token, start, at = ints(math.max(total, 1)), ints(#prompts + 1), 0
+  for i, prompt in ipairs(prompts) do
+    for k, id in ipairs(prompt) do token[at + k - 1] = id end
+    at = at + #prompt
+    start[i] = at
+  end
+  return token, start
+end
+
+--- Starts a generation: all prompts go through the model once.
+--- @param model ffi.cdata* `ms_model *`
+--- @param prompts integer[][] lists of ids
+--- @param options? table see `defaults`
+--- @return ms_generator
+function M.open(model, prompts, options, level)
+  level = (level or 1) + 1
+  local o = options_of('generate', M.defaults, options, level)
+  if type(prompts) ~= 'table' then error('generate: a list of prompts expected', level) end
+  local token, start = flatten(prompts, level + 1)
+  local stop = type(o.stop) == 'table' and o.stop or { o.stop }
+  local stops = ints(math.max(#stop, 1), stop)
+  local c = ffi.new('ms_generate_options', { temperature = o.temperature, top_p = o.top_p,
+    top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed })
+  check(C.ms_generator_new(model, #prompts, token, start, c, out), level)
+  return handle(out[0], #prompts)
+end
+
+--- Runs a generator to its end.
+--- @param generator ms_generator
+--- @return integer[][] for each prompt the ids that were made
+function M.collect(generator)
+  local answers, step = {}, {}
+  for i = 1, generator.prompts do answers[i] = {} end
+  while generator:next(step) do
+    for i, answer in ipairs(answers) do
+      if step[i] >= 0 then answer[#answer + 1] = step[i] end
+    end
+  end
+  generator:free()
+  return answers
+end
+
+return M

@@ -1,0 +1,252 @@
+--- Models: Hugging Face folders in and out, and what is computed with them.
+---
+--- A model owns memory that the Lua collector cannot see. Free it, or make it inside `ms.scope`.
+--- Layers and positions count from 0, as in the names of the weights.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local batch = require 'moonstill.batch'
+local check = require 'moonstill.check'
+local device = require 'moonstill.device'
+local generate = require 'moonstill.generate'
+local json = require 'moonstill.json'
+local options_of = require 'moonstill.options'
+local tensor = require 'moonstill.tensor'
+local text = require 'moonstill.text'
+
+local M = {}
+
+local out = ffi.new 'ms_model *[1]' -- scratch, read at once
+local string_out = ffi.new 'char *[1]'
+local tensor_out = ffi.new 'ms_tensor *[1]'
+local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16, f16 = C.MS_F16, stored = -1 }
+
+--- How a model is held. train: gradients are kept. dtype: 'f32', 'bf16', or 'stored'. recompute:
+--- activations are rebuilt in the backward pass, layer by layer, which needs less memory and a
+--- third more time. frozen: patterns of parameters' names (* and ?) that get no gradient, a string
+--- or a list. head_bytes: workspace of the fused head, 0 for the default.
+M.defaults = { train = false, dtype = 'stored', recompute = false, frozen = {}, device = '',
+               head_bytes = 0 }
+
+--- @class ms_model
+local methods = {}
+
+local handle -- the FFI type, below
+
+--- The core's pointer; an error when the model was freed or is no model.
+--- @param model ms_model
+--- @param level? integer whom to blame, as in `error`
+function M.pointer(model, level)
+  if not ffi.istype(handle, model) then
+    error('model expected, got ' .. type(model), (level or 1) + 1)
+  end
+  if model.p == nil then error('model: used after free', (level or 1) + 1) end
+  return model.p
+end
+local pointer = M.pointer
+
+local function dtype_number(what, name, level)
+  local number = DTYPE[name]
+  if not number then
+    error(("%s: no dtype '%s'; there are f32, bf16, f16, stored"):format(what, tostring(name)),
+      level + 1)
+  end
+  return number
+end
+
+-- The options as the core takes them; `text` keeps the patterns alive during the call.
+local function held(what, given, level)
+  local o = options_of(what, M.defaults, given, level + 1)
+  local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
+  return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype, level + 1),
+    train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
+    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), frozen, o
+end
+
+-- Calls body(device pointer) on the device that the options name, or on one they give.
+local function on_device(o, body)
+  if type(o.device) == 'cdata' then return body(device.pointer(o.device, 4)) end
+  local dev = device.open(o.device ~= '' and o.device or 'cpu')
+  local status = body(dev.p)
+  dev:close() -- the model holds it
+  return status
+end
+
+--- Opens a Hugging Face folder.
+--- @param path string
+--- @param options? table see `defaults`; device: a name or a device
+--- @return ms_model
+function M.open(path, options)
+  local c, _, o = held('model.open', options, 1)
+  check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
+  return handle(out[0])
+end
+
+--- A random model: weights of the config's `initializer_range`, norms 1, biases 0.
+--- @param config table|string what config.json says, or its text
+--- @param seed? integer
+--- @param options? table see `defaults`
+--- @return ms_model
+function M.create(config, seed, options)
+  local c, _, o = held('model.create', options, 1)
+  local source = type(config) == 'table' and json.encode(config) or config
+  check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed or 0, c, out) end))
+  return handle(out[0])
+end
+
+-- `count` of `layers` layers, evenly apart, the first and the last among them.
+local function spread(count, layers)
+  local chosen = {}
+  for i = 0, count - 1 do
+    chosen[i + 1] = count == 1 and 0 or math.floor(i * (layers - 1) / (count - 1) + 0.5)
+  end
+  return chosen
+end
+
+--- A student from some layers of a teacher; everything else is copied.
+--- @param teacher ms_model
+--- @param options table layers: a list of layers (from 0, ascending), or how many, taken evenly; and
+---   what `defaults` has
+--- @return ms_model
+function M.shrink(teacher, options)
+  local p, given, layers = pointer(teacher, 2), {}, nil
+  for key, value in pairs(options or {}) do
+    if key == 'layers' then layers = value else given[key] = value end
+  end
+  local all = teacher:info().layers
+  if type(layers) == 'number' then
+    if layers < 1 or layers > all or layers % 1 ~= 0 then
+      error(('model.shrink: %s of %d layers'):format(layers, all), 2)
+    end
+    layers = spread(layers, all)
+  elseif type(layers) ~= 'table' then
+    error('model.shrink: layers = a list of layers or their number is needed', 2)
+  end
+  local c = held('model.shrink', given, 1)
+  local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
+  check(C.ms_model_shrink(p, list, #layers, c, out))
+  return handle(out[0])
+end
+
+--- A copy on the same device, held as the options say.
+--- @param model ms_model
+--- @param options? table see `defaults`
+--- @return ms_model
+function M.copy(model, options)
+  local p, c = pointer(model, 2), held('model.copy', options, 1)
+  check(C.ms_model_copy(p, c, out))
+  return handle(out[0])
+end
+
+--- Frees the model now; what still uses it (targets, optimisers) keeps its memory. A second call
+--- does nothing; any other use is an error.
+function methods:free()
+  if self.p ~= nil then
+    C.ms_model_free(self.p)
+    self.p = nil
+  end
+end
+
+local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
+
+--- Writes a folder that transformers loads; it appears as a whole.
+--- @param path string
+--- @param options? table carry: the folder whose tokenizer and generation files go along (default
+---   the one the model came from); dtype: 'f32', 'bf16', 'f16' or 'stored'; shard_bytes
+--- @return ms_model self
+function methods:save(path, options)
+  local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)
+  local carry = o.carry ~= '' and o.carry or nil
+  check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype, 2), o.shard_bytes))
+  return self
+end
+
+--- Facts: family, parameters, layers, width, vocab, heads, .., and bytes of memory.
+--- @return table
+function methods:info()
+  check(C.ms_model_info(pointer(self, 2), string_out))
+  return json.decode(text(string_out[0]), 'model info')
+end
+
+--- config.json as this model would write it.
+--- @return table
+function methods:config()
+  check(C.ms_model_config(pointer(self, 2), string_out))
+  return json.decode(text(string_out[0]), 'config.json')
+end
+
+--- Iterates over names, weights and gradients (nil when frozen or not training) of all parameters,
+--- as tensors that share the model's memory: `for name, weight, gradient in model:parameters() do`.
+--- @return fun(): string?, ms_tensor?, ms_tensor?
+function methods:parameters()
+  local p, i = pointer(self, 2), -1
+  return function()
+    i = i + 1
+    if i >= C.ms_model_parameter_count(p) then return nil end
+    local gradient
+    check(C.ms_model_parameter(p, i, tensor_out))
+    local weight = tensor.wrap(tensor_out[0])
+    check(C.ms_model_gradient(p, i, tensor_out))
+    if tensor_out[0] ~= nil then gradient = tensor.wrap(tensor_out[0]) end
+    return ffi.string(C.ms_model_parameter_name(p, i)), weight, gradient
+  end
+end
+
+--- Sets all gradients to 0.
+--- @return ms_model self
+function methods:zero_gradients()
+  check(C.ms_model_zero_gradients(pointer(self, 2)))
+  return self
+end
+
+--- Logits of some positions of a batch, for tests, tools and small vocabularies.
+--- @param b ms_batch
+--- @param rows? integer[] positions from 0; default all
+--- @return ffi.cdata* float[rows * vocab]
+--- @return integer vocab
+function methods:logits(b, rows)
+  local p, vocab = pointer(self, 2), self:info().vocab
+  local n = rows and #rows or b:tokens()
+  local list = ffi.new('int32_t[?]', math.max(n, 1))
+  for i = 0, n - 1 do list[i] = rows and rows[i + 1] or i end
+  local logits = ffi.new('float[?]', math.max(n, 1) * vocab)
+  check(C.ms_model_logits(p, batch.pointer(b, 2), n, list, logits))
+  return logits, vocab
+end
+
+--- Generates from prompts.
+--- @param prompts integer[][] lists of ids
+--- @param options? table see `ms.generate.defaults`
+--- @return integer[][] for each prompt the ids that were made, a stop token included
+function methods:generate(prompts, options)
+  return generate.collect(generate.open(pointer(self, 2), prompts, options, 2))
+end
+
+--- Generates a step at a time: `for ids in model:stream(prompts) do`, where ids[i] is the next token
+--- of prompt i, or -1 once it has ended. The table is the same one in every step.
+--- @param prompts integer[][]
+--- @param options? table see `ms.generate.defaults`
+--- @return fun(): integer[]?
+function methods:stream(prompts, options)
+  local generator, step = generate.open(pointer(self, 2), prompts, options, 2), {}
+  return function() return generator:next(step) end
+end
+
+local function mib(bytes) return ('%.1f MiB'):format(bytes / 2 ^ 20) end
+
+local function describe(self)
+  if self.p == nil then return 'model (freed)' end
+  local info, total = self:info(), 0
+  for _, bytes in pairs(info.memory) do total = total + bytes end
+  return ('model %s: %.4g M parameters in %d layers, width %d, vocabulary %d, %s, %s in memory')
+    :format(info.family, info.parameters / 1e6, info.layers, info.width, info.vocab, info.dtype,
+      mib(total))
+end
+
+handle = ffi.metatype('struct { ms_model *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = describe,
+})
+
+return M

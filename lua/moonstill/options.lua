@@ -1,0 +1,59 @@
+--- Tables of options: defaults are the list of what there is, anything else is an error.
+
+-- How many single-character edits lie between two words.
+local function distance(a, b)
+  local row = {}
+  for j = 0, #b do row[j] = j end
+  for i = 1, #a do
+    local before = row[0]
+    row[0] = i
+    for j = 1, #b do
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      local new = math.min(row[j] + 1, row[j - 1] + 1, before + cost)
+      before, row[j] = row[j], new
+    end
+  end
+  return row[#b]
+end
+
+local function names_of(defaults)
+  local names = {}
+  for name in pairs(defaults) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local function unknown(what, names, key)
+  local best, least = nil, 3
+  for _, name in ipairs(names) do
+    local d = distance(tostring(key), name)
+    if d < least then best, least = name, d end
+  end
+  if best then return ("%s: no option '%s'; did you mean '%s'?"):format(what, tostring(key), best) end
+  return ("%s: no option '%s'; there are %s"):format(what, tostring(key), table.concat(names, ', '))
+end
+
+--- Checks `given` against `defaults` and returns it over them. The type of a default is the type
+--- the option must have; a table as default also takes a single value, and an empty string anything.
+--- @param what string what errors begin with
+--- @param defaults table<string, any>
+--- @param given? table
+--- @param level? integer whom to blame, as in `error`
+--- @return table
+return function(what, defaults, given, level)
+  level = (level or 1) + 1
+  if given ~= nil and type(given) ~= 'table' then
+    error(('%s: options are a %s, not a table'):format(what, type(given)), level)
+  end
+  local taken = {}
+  for key, value in pairs(defaults) do taken[key] = value end
+  for key, value in pairs(given or {}) do
+    local default = defaults[key]
+    if default == nil then error(unknown(what, names_of(defaults), key), level) end
+    if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
+      error(('%s: %s is a %s, expected a %s'):format(what, key, type(value), type(default)), level)
+    end
+    taken[key] = value
+  end
+  return taken
+end

@@ -1,0 +1,272 @@
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local models = require 'tests.models'
+local read = require 'tests.reference.read'
+
+local MARGIN = 1e-3 -- between the two largest logits: below it, rounding may decide
+
+local function refused(pattern, ...)
+  local ok, message = pcall(...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+end
+
+local function joined(a, b)
+  local all = {}
+  for _, x in ipairs(a) do all[#all + 1] = x end
+  for _, x in ipairs(b) do all[#all + 1] = x end
+  return all
+end
+
+-- The largest logit of each position of `ids`, and its margin over the next.
+local function best_of(model, ids)
+  local batch = ms.batch { ids }
+  local z, vocab = model:logits(batch)
+  local best, margin = {}, {}
+  for t = 1, #ids do
+    local first, second, at = -math.huge, -math.huge, -1
+    for i = 0, vocab - 1 do
+      local x = z[(t - 1) * vocab + i]
+      if x > first then first, second, at = x, first, i
+      elseif x > second then second = x end
+    end
+    best[t], margin[t] = at, first - second
+  end
+  batch:free()
+  return best, margin
+end
+
+-- Every generated token is what a full forward pass over all before it prefers.
+local function assert_greedy(model, prompt, answer)
+  local best, margin = best_of(model, joined(prompt, answer))
+  local sure = 0
+  for i, id in ipairs(answer) do
+    local t = #prompt + i - 1
+    if margin[t] > MARGIN then
+      assert.equal(best[t], id, ('token %d'):format(i))
+      sure = sure + 1
+    end
+  end
+  assert.is_true(sure >= 0.9 * #answer) -- otherwise this proves nothing
+end
+
+describe('generation', function()
+  for _, family in ipairs(models.families) do
+    it('with a cache is generation without one: ' .. family, function()
+      local ref = read(family)
+      local model = ms.model.open(ref.folder)
+      -- of unlike lengths: shorter and longer than the windows, and one of a single token
+      local prompts = { models.ids(11, 1, ref.vocab), models.ids(1, 2, ref.vocab),
+                        models.ids(4, 3, ref.vocab) }
+      local answers = model:generate(prompts, { max_new = 20 })
+      for i, prompt in ipairs(prompts) do
+        assert.equal(20, #answers[i])
+        assert_greedy(model, prompt, answers[i])
+      end
+      model:free()
+    end)
+  end
+
+  it('gives a prompt the same tokens alone and among others', function()
+    local ref = read 'qwen2-window'
+    local model = ms.model.open(ref.folder)
+    local prompts = { models.ids(3, 4, ref.vocab), models.ids(9, 5, ref.vocab) }
+    for _, options in ipairs { { max_new = 12 }, { max_new = 12, temperature = 0.8, seed = 7 } } do
+      local both = model:generate(prompts, options)
+      assert.same(both[1], model:generate({ prompts[1] }, options)[1])
+    end
+    model:free()
+  end)
+
+  it('stops at stop tokens, at max_new and at the end of the context', function()
+    local ref = read 'llama'
+    local model = ms.model.open(ref.folder)
+    local prompt = models.ids(5, 6, ref.vocab)
+    local free_run = model:generate({ prompt }, { max_new = 10 })[1]
+    local stop = free_run[4]
+    local stopped = model:generate({ prompt, prompt }, { max_new = 10, stop = stop })
+    local first = 1
+    while free_run[first] ~= stop do first = first + 1 end
+    for _, answer in ipairs(stopped) do
+      assert.equal(first, #answer) -- the stop token is the last one
+      assert.equal(stop, answer[first])
+    end
+    assert.same({ free_run[1] }, model:generate({ prompt }, { max_new = 1 })[1])
+    local context = model:info().context
+    local long = models.ids(context - 3, 7, ref.vocab)
+    local full = models.ids(context, 8, ref.vocab)
+    local answers = model:generate({ long, prompt, full }, { max_new = 6 })
+    assert.equal(3, #answers[1])
+    assert.equal(6, #answers[2])
+    assert.equal(0, #answers[3])
+    model:free()
+  end)
+
+  it('streams step by step', function()
+    local ref = read 'qwen3'
+    local model = ms.model.open(ref.folder)
+    local prompts = { models.ids(3, 4, ref.vocab), models.ids(6, 5, ref.vocab) }
+    local want = model:generate(prompts, { max_new = 6 })
+    local stop, steps = want[1][2], 0
+    for ids in model:stream(prompts, { max_new = 6, stop = { stop } }) do
+      steps = steps + 1
+      assert.equal(steps <= 2 and want[1][steps] or -1, ids[1])
+    end
+    assert.is_true(steps >= 2 and steps <= 6)
+    model:free()
+  end)
+
+  it('frees its cache, also when it is abandoned and the model freed first', function()
+    local ref = read 'llama'
+    collectgarbage()
+    collectgarbage()
+    local live = C.ms_test_live()
+    local model = ms.model.open(ref.folder)
+    local next_ids = model:stream({ { 1, 2, 3 } }, { max_new = 9 })
+    assert.equal(1, #next_ids())
+    model:free()
+    assert.equal(1, #next_ids())
+    next_ids = nil
+    collectgarbage()
+    collectgarbage()
+    assert.equal(live, C.ms_test_live())
+  end)
+
+  it('refuses what makes no sense, naming it', function()
+    local ref = read 'llama'
+    local model = ms.model.open(ref.folder)
+    local function try(prompts, options) return function() model:generate(prompts, options) end end
+    refused('0 prompts', try({}))
+    refused('prompt 2 is empty', try({ { 1 }, {} }))
+    refused('prompt 1 is a number', try({ 1, 2 }))
+    refused('token 61 at position 1 .*vocabulary of 61', try({ { 0, 61 } }))
+    refused('129 tokens, the model.s context 128', try({ models.ids(129, 1, 61) }))
+    refused('temperature %-1', try({ { 1 } }, { temperature = -1 }))
+    refused('top_p 0 is not in', try({ { 1 } }, { top_p = 0 }))
+    refused('top_k %-2', try({ { 1 } }, { top_k = -2 }))
+    refused('max_new 0', try({ { 1 } }, { max_new = 0 }))
+    refused("no option 'temprature'; did you mean 'temperature'", try({ { 1 } }, { temprature = 1 }))
+    model:free()
+  end)
+
+  it('survives every failing allocation', function()
+    local ref = read 'qwen3'
+    collectgarbage()
+    local model = ms.model.open(ref.folder)
+    local live, fails = nil, 0
+    for nth = 1, 60 do
+      C.ms_test_fail_alloc(nth)
+      local ok, message = pcall(model.generate, model, { { 1, 2, 3 }, { 4 } }, { max_new = 3 })
+      C.ms_test_fail_alloc(0)
+      if ok then break end
+      assert.matches('no memory', message)
+      fails = fails + 1
+    end
+    assert.is_true(fails >= 8 and fails < 60)
+    model:free()
+    collectgarbage()
+    collectgarbage()
+    live = C.ms_test_live()
+    model = ms.model.open(ref.folder)
+    model:generate({ { 1, 2 } }, { max_new = 2 })
+    model:free()
+    assert.equal(live, C.ms_test_live())
+  end)
+end)
+
+-- Draws against the distribution itself: a model whose next-token probabilities are known.
+describe('sampling', function()
+  local ref, model, p, vocab
+  local prompt = { 5, 9, 2 }
+  local DRAWS = 4000
+
+  local function probabilities(temperature)
+    local batch = ms.batch { prompt }
+    local z, v = model:logits(batch, { 2 })
+    local list, total = {}, 0
+    for i = 0, v - 1 do
+      list[i + 1] = { id = i, p = math.exp((z[i] - z[0]) / temperature) }
+      total = total + list[i + 1].p
+    end
+    for _, e in ipairs(list) do e.p = e.p / total end
+    table.sort(list, function(a, b) return a.p > b.p end)
+    batch:free()
+    return list, v
+  end
+
+  -- How often each id comes, over DRAWS prompts that are all the same.
+  local function counts(options)
+    local prompts, seen = {}, {}
+    for i = 1, DRAWS do prompts[i] = prompt end
+    options.max_new, options.seed = 1, options.seed or 3
+    for _, answer in ipairs(model:generate(prompts, options)) do
+      seen[answer[1]] = (seen[answer[1]] or 0) + 1
+    end
+    return seen
+  end
+
+  -- |seen - n p| within 4.5 standard deviations for each of the kept ids; nothing else comes.
+  local function assert_drawn(seen, kept)
+    local mass, rest = 0, 0
+    for _, e in ipairs(kept) do mass = mass + e.p end
+    for _, n in pairs(seen) do rest = rest + n end
+    for _, e in ipairs(kept) do
+      local q, n = e.p / mass, seen[e.id] or 0
+      assert.is_true(math.abs(n - DRAWS * q) <= 4.5 * math.sqrt(DRAWS * q * (1 - q)) + 1,
+        ('id %d: %d of %g'):format(e.id, n, DRAWS * q))
+      rest = rest - n
+    end
+    assert.equal(0, rest)
+  end
+
+  setup(function()
+    ref = read 'llama'
+    model = ms.model.open(ref.folder)
+    p, vocab = probabilities(4)
+  end)
+  teardown(function() model:free() end)
+
+  it('draws from the softmax', function()
+    assert_drawn(counts { temperature = 4 }, p)
+    assert.equal(vocab, #p)
+  end)
+
+  it('draws from the k largest', function()
+    assert_drawn(counts { temperature = 4, top_k = 5 }, { unpack(p, 1, 5) })
+    assert_drawn(counts { temperature = 4, top_k = 1 }, { p[1] })
+    assert_drawn(counts { temperature = 4, top_k = 1000 }, p)
+  end)
+
+  it('draws from the fewest that have the mass', function()
+    local kept, mass = {}, 0
+    for _, e in ipairs(p) do
+      kept[#kept + 1] = e
+      mass = mass + e.p
+      if mass >= 0.6 then break end
+    end
+    assert.is_true(#kept > 2 and #kept < vocab)
+    assert_drawn(counts { temperature = 4, top_p = 0.6 }, kept)
+    assert_drawn(counts { temperature = 4, top_p = 1e-9 }, { p[1] })
+  end)
+
+  it('takes top_p of what top_k leaves', function()
+    local five = p[1].p + p[2].p + p[3].p + p[4].p + p[5].p
+    local kept, mass = {}, 0
+    for i = 1, 5 do
+      kept[i] = p[i]
+      mass = mass + p[i].p
+      if mass >= 0.7 * five then break end
+    end
+    assert.is_true(#kept < 5)
+    assert_drawn(counts { temperature = 4, top_p = 0.7, top_k = 5 }, kept)
+  end)
+
+  it('repeats with its seed, and changes with it', function()
+    local function run(seed) return model:generate({ prompt, prompt }, { temperature = 4, seed = seed }) end
+    local a, b = run(11), run(11)
+    assert.same(a, b)
+    assert.not_same(a, run(12))
+    assert.not_same(a[1], a[2]) -- prompts draw apart
+  end)
+end)
