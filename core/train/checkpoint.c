@@ -1,0 +1,333 @@
+/* checkpoint.c - everything a run needs to go on, as one folder that is complete or not there.
+ *
+ * state.json is written last and lists every other file with its size and hash; a folder whose
+ * files are not what the list says was damaged after it was written, and is passed over. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../base/json.h"
+#include "../base/memory.h"
+#include "../io/folder.h"
+#include "../io/safetensors.h"
+#include "optimizer.h"
+
+#define STATE "state.json"
+#define OPTIMIZER "optimizer.safetensors"
+enum { VERSION = 1 };
+
+/* ---- the optimiser's file: first.NAME, second.NAME, and for bf16 models master.NAME ---- */
+
+static const char *const prefixes[] = {"first", "second", "master"};
+enum { ARENAS = 3 };
+
+static float *arena_of(const ms_optimizer *opt, int i) {
+  return i == 0 ? opt->first : i == 1 ? opt->second : opt->master;
+}
+
+/* One entry of the file for each trained parameter and arena; *names holds their texts. */
+static ms_status list_tensors(const ms_optimizer *opt, ms_storing *list, char **names,
+                              int32_t *count) {
+  const ms_model *m = opt->model;
+  *count = 0;
+  for (int a = 0; a < ARENAS; a++)
+    for (int32_t i = 0; i < m->parameters && arena_of(opt, a); i++) {
+      const ms_parameter *p = &m->parameter[i];
+      if (!p->g) continue;
+      MS_TRY(ms_text_format(&names[*count], "%s.%s", prefixes[a], p->name));
+      ms_storing *s = &list[*count];
+      *s = (ms_storing){.name = names[*count], .dev = m->dev, .held = MS_F32, .dtype = MS_F32,
+                        .data = ms_optimizer_at(opt, arena_of(opt, a), p), .rank = p->rank};
+      memcpy(s->shape, p->shape, sizeof p->shape);
+      ++*count;
+    }
+  return MS_OK;
+}
+
+static ms_status write_optimizer(const ms_optimizer *opt, const char *path) {
+  size_t most = (size_t)opt->model->parameters * ARENAS;
+  void *list = NULL, *names = NULL;
+  char steps[32];
+  int32_t count;
+  ms_status st;
+  MS_TRY_OR(end, ms_alloc(most * sizeof(ms_storing), "checkpoint", &list));
+  MS_TRY_OR(end, ms_alloc(most * sizeof(char *), "checkpoint", &names));
+  MS_TRY_OR(end, list_tensors(opt, list, names, &count));
+  snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
+  st = ms_safetensors_write(path, count, list, "steps", steps);
+end:
+  for (size_t i = 0; names && i < most; i++) ms_text_free(((char **)names)[i]);
+  ms_free(names);
+  ms_free(list);
+  return st;
+}
+
+/* The stored tensor that belongs to a parameter: there, and of its shape. */
+static ms_status find_stored(const ms_safetensors *file, const char *name, const ms_parameter *p,
+                             const ms_stored **out) {
+  char a[200], b[200];
+  const ms_stored *s = *out = ms_safetensors_find(file, name);
+  if (!s) return MS_FAIL(MS_EIO, "%s: no tensor %s", file->path, name);
+  if (s->rank != p->rank || memcmp(s->shape, p->shape, (size_t)p->rank * sizeof *p->shape))
+    return MS_FAIL(MS_EIO, "%s: %s is %s, the model's is %s", file->path, name,
+                   ms_shape_text(s->rank, s->shape, a), ms_shape_text(p->rank, p->shape, b));
+  return MS_OK;
+}
+
+static ms_status read_moment(const ms_safetensors *file, const ms_optimizer *opt, int a,
+                             const ms_parameter *p) {
+  const ms_stored *s;
+  char *name;
+  MS_TRY(ms_text_format(&name, "%s.%s", prefixes[a], p->name));
+  ms_status st = find_stored(file, name, p, &s);
+  if (st == MS_OK)
+    st = ms_safetensors_read(file, s, opt->model->dev, ms_optimizer_at(opt, arena_of(opt, a), p),
+                             MS_F32);
+  ms_text_free(name);
+  return st;
+}
+
+static ms_status read_optimizer(ms_optimizer *opt, const char *path) {
+  const ms_model *m = opt->model;
+  ms_safetensors *file;
+  MS_TRY(ms_safetensors_open(path, &file));
+  ms_status st = MS_OK;
+  const char *steps = ms_safetensors_metadata(file, "steps");
+  if (!steps) st = MS_FAIL(MS_EIO, "%s: does not say how many steps it has", path);
+  for (int a = 0; a < ARENAS; a++)
+    for (int32_t i = 0; st == MS_OK && arena_of(opt, a) && i < m->parameters; i++)
+      if (m->parameter[i].g) st = read_moment(file, opt, a, &m->parameter[i]);
+  if (st == MS_OK) opt->steps = strtoll(steps, NULL, 10);
+  ms_safetensors_close(file);
+  return st;
+}
+
+/* Checkpoints have all weights in one file, whatever their size. */
+static ms_status read_weights(ms_model *m, const char *path) {
+  ms_safetensors *file;
+  const ms_stored *s;
+  MS_TRY(ms_safetensors_open(path, &file));
+  ms_status st = MS_OK;
+  for (int32_t i = 0; st == MS_OK && i < m->parameters; i++) {
+    ms_parameter *p = &m->parameter[i];
+    st = find_stored(file, p->name, p, &s);
+    if (st == MS_OK && s->dtype != m->dtype)
+      st = MS_FAIL(MS_EIO, "%s: %s is %s, the model holds %s", path, p->name, s->type,
+                   ms_dtype_name(m->dtype));
+    if (st == MS_OK) st = ms_safetensors_read(file, s, m->dev, p->w, m->dtype);
+  }
+  ms_safetensors_close(file);
+  return st;
+}
+
+/* ---- state.json ---- */
+
+static ms_status describe_file(const char *folder, const char *name, json_t *files) {
+  char *path, *hash = NULL;
+  struct stat info;
+  MS_TRY(ms_text_format(&path, "%s/%s", folder, name));
+  ms_status st = ms_file_hash(path, &hash);
+  if (st == MS_OK && stat(path, &info)) st = MS_FAIL(MS_EIO, "%s: has gone", path);
+  if (st == MS_OK &&
+      json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)info.st_size,
+                                                 "xxh3", hash)))
+    st = MS_FAIL(MS_ENOMEM, "%s: no memory", path);
+  ms_text_free(hash);
+  ms_text_free(path);
+  return st;
+}
+
+static ms_status describe_folder(const char *folder, json_t *files) {
+  char *names;
+  MS_TRY(ms_dir_list(folder, &names));
+  ms_status st = MS_OK;
+  for (char *name = names, *end; st == MS_OK && (end = strchr(name, '\n')); name = end + 1) {
+    *end = 0;
+    if (strcmp(name, STATE)) st = describe_file(folder, name, files);
+  }
+  ms_text_free(names);
+  return st;
+}
+
+static ms_status write_state(const char *folder, const char *path, const char *state) {
+  json_t *value = NULL, *files = json_object(), *all = NULL;
+  char *text = NULL;
+  ms_status st;
+  MS_TRY_OR(end, ms_json_parse("the run's state", state, strlen(state), &value));
+  MS_TRY_OR(end, describe_folder(folder, files));
+  all = json_pack("{s:i, s:O, s:O}", "version", VERSION, "state", value, "files", files);
+  if (!all) {
+    st = MS_FAIL(MS_ENOMEM, "%s: no memory", path);
+    goto end;
+  }
+  MS_TRY_OR(end, ms_json_text(all, 2, &text));
+  st = ms_file_write(path, text, (int64_t)strlen(text));
+end:
+  ms_text_free(text);
+  json_decref(all);
+  json_decref(files);
+  json_decref(value);
+  return st;
+}
+
+static ms_status check_file(const char *folder, const char *name, const json_t *entry) {
+  const char *want = json_string_value(json_object_get(entry, "xxh3"));
+  json_int_t bytes = json_integer_value(json_object_get(entry, "bytes"));
+  char *path, *hash = NULL;
+  struct stat info;
+  if (!want || strchr(name, '/')) return MS_FAIL(MS_EIO, "%s: " STATE " is malformed", folder);
+  MS_TRY(ms_text_format(&path, "%s/%s", folder, name));
+  ms_status st = MS_OK;
+  if (stat(path, &info))
+    st = MS_FAIL(MS_EIO, "%s: is missing", path);
+  else if (info.st_size != bytes)
+    st = MS_FAIL(MS_EIO, "%s: %lld bytes, %lld were written", path, (long long)info.st_size,
+                 (long long)bytes);
+  if (st == MS_OK) st = ms_file_hash(path, &hash);
+  if (st == MS_OK && strcmp(hash, want))
+    st = MS_FAIL(MS_EIO, "%s: is not what was written (hash %s, not %s)", path, hash, want);
+  ms_text_free(hash);
+  ms_text_free(path);
+  return st;
+}
+
+/* Reads state.json and compares every file it lists. */
+static ms_status open_state(const char *folder, json_t **out) {
+  char *path;
+  const char *name;
+  json_t *entry;
+  MS_TRY(ms_text_format(&path, "%s/" STATE, folder));
+  ms_status st = ms_json_read(path, out);
+  if (st != MS_OK) goto end;
+  json_t *files = json_object_get(*out, "files");
+  if (json_integer_value(json_object_get(*out, "version")) != VERSION || !json_is_object(files) ||
+      !json_object_get(*out, "state"))
+    st = MS_FAIL(MS_EIO, "%s: no checkpoint of version %d", path, VERSION);
+  if (st == MS_OK) json_object_foreach(files, name, entry) {
+      st = check_file(folder, name, entry);
+      if (st != MS_OK) break;
+    }
+  if (st == MS_OK && (!json_object_get(files, "model.safetensors") ||
+                      !json_object_get(files, OPTIMIZER)))
+    st = MS_FAIL(MS_EIO, "%s: lists no weights or no moments", path);
+  if (st != MS_OK) {
+    json_decref(*out);
+    *out = NULL;
+  }
+end:
+  ms_text_free(path);
+  return st;
+}
+
+/* ---- the three calls ---- */
+
+/* Fills the folder's temporary: model first, which wants to make its folder itself. */
+static ms_status fill(const ms_folder *folder, const ms_model *model, const ms_optimizer *opt,
+                      const char *state) {
+  char *path = NULL;
+  ms_status st;
+  MS_TRY(ms_dir_remove(folder->tmp));
+  MS_TRY(ms_model_save(model, folder->tmp, NULL, -1, INT64_MAX));
+  MS_TRY_OR(end, ms_folder_file(folder, OPTIMIZER, &path));
+  MS_TRY_OR(end, write_optimizer(opt, path));
+  ms_text_free(path);
+  MS_TRY_OR(end, ms_folder_file(folder, STATE, &path));
+  st = write_state(folder->tmp, path, state);
+end:
+  ms_text_free(path);
+  return st;
+}
+
+ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
+                              const char *state) {
+  ms_folder folder;
+  MS_REQUIRE(path && model && opt && state, "checkpoint: path, model, optimizer or state missing");
+  MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
+  MS_TRY(ms_folder_begin(path, &folder));
+  ms_status st = fill(&folder, model, opt, state);
+  if (st == MS_OK) return ms_folder_commit(&folder);
+  ms_folder_abort(&folder);
+  return st;
+}
+
+/* The number at the end of "step-00000120"; -1 for other names. */
+static long long step_of(const char *name) {
+  char *end;
+  if (strncmp(name, "step-", 5) || !name[5] || strspn(name + 5, "0123456789") != strlen(name + 5))
+    return -1;
+  return strtoll(name + 5, &end, 10);
+}
+
+/* The name with the largest number below `below`, in place of names that were tried. */
+static const char *newest(char *const *name, int count, long long below, long long *step) {
+  const char *best = NULL;
+  for (int i = 0; i < count; i++) {
+    long long n = step_of(name[i]);
+    if (n < 0 || n >= below || (best && n <= *step)) continue;
+    best = name[i];
+    *step = n;
+  }
+  return best;
+}
+
+/* Cuts a list of lines into names; *name is an array over `text`. */
+static ms_status split(char *text, char ***name, int *count) {
+  size_t lines = 0;
+  void *p;
+  for (char *s = text; (s = strchr(s, '\n')); s++) lines++;
+  MS_TRY(ms_alloc(lines * sizeof(char *), "checkpoint list", &p));
+  *name = p;
+  *count = 0;
+  for (char *s = text, *end; (end = strchr(s, '\n')); s = end + 1) {
+    *end = 0;
+    (*name)[(*count)++] = s;
+  }
+  return MS_OK;
+}
+
+ms_status ms_checkpoint_find(const char *path, char **found) {
+  char *text, **name = NULL;
+  int count;
+  long long step = INT64_MAX;
+  *found = NULL;
+  if (ms_path_kind(path) != 2) return MS_OK;
+  MS_TRY(ms_dir_list(path, &text));
+  ms_status st = split(text, &name, &count);
+  for (const char *best; st == MS_OK && (best = newest(name, count, step, &step));) {
+    char *folder;
+    json_t *state = NULL;
+    MS_TRY_OR(end, ms_text_format(&folder, "%s/%s", path, best));
+    if (open_state(folder, &state) == MS_OK) {
+      json_decref(state);
+      *found = folder;
+      break;
+    }
+    fprintf(stderr, "moonstill: warning: damaged checkpoint passed over: %s\n", ms_last_error());
+    ms_text_free(folder);
+  }
+end:
+  ms_free(name);
+  ms_text_free(text);
+  return st;
+}
+
+ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
+  json_t *all = NULL;
+  char *weights = NULL, *moments = NULL;
+  ms_status st;
+  *state = NULL;
+  MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
+  MS_TRY(open_state(path, &all));
+  MS_TRY_OR(end, ms_text_format(&weights, "%s/model.safetensors", path));
+  MS_TRY_OR(end, ms_text_format(&moments, "%s/" OPTIMIZER, path));
+  MS_TRY_OR(end, read_weights(model, weights));
+  MS_TRY_OR(end, read_optimizer(opt, moments));
+  st = ms_json_text(json_object_get(all, "state"), 0, state);
+end:
+  ms_text_free(moments);
+  ms_text_free(weights);
+  json_decref(all);
+  return st;
+}

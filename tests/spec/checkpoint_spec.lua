@@ -1,0 +1,230 @@
+--- Checkpoints: bit for bit, complete or not there, and damage is noticed.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+local tools = require 'tests.tools'
+
+local config = json.read('tests/fixtures/adamw.json').config
+
+local function content(t)
+  local n = tonumber(C.ms_tensor_size(t.p, -1))
+  local v = ffi.new('double[?]', n)
+  check(C.ms_tensor_read_double(t.p, v, n))
+  return v, n
+end
+
+-- Some updates on gradients that depend on the step alone.
+local function train(model, optimizer, from, to)
+  for step = from, to do
+    local seed = 100 * step
+    for _, weight, gradient in model:parameters() do
+      local n = tonumber(C.ms_tensor_size(weight.p, -1))
+      seed = seed + 1
+      local values = tools.values(n, seed)
+      check(C.ms_tensor_write(gradient.p, values, 4 * n))
+      gradient:free()
+      weight:free()
+    end
+    optimizer:step(1e-2 / step)
+  end
+end
+
+local function bits(model, optimizer)
+  local parts, i = { tostring(optimizer:steps()) }, 0
+  for _, weight, gradient in model:parameters() do
+    for _, t in ipairs { weight, optimizer:moments(i) } do
+      local v, n = content(t)
+      parts[#parts + 1] = ffi.string(v, 8 * n)
+      t:free()
+    end
+    gradient:free()
+    i = i + 1
+  end
+  return table.concat(parts)
+end
+
+local function pair(own, dtype, seed)
+  local model = own(ms.model.create(config, seed or 1, { train = true, dtype = dtype or 'f32' }))
+  return model, own(ms.optimizer.new(model, { weight_decay = 0.1, clip = 1 }))
+end
+
+-- Flips one bit in the middle of a file.
+local function damage(path)
+  local text = tools.read(path)
+  local at = math.floor(#text / 2)
+  tools.write(path, text:sub(1, at - 1) .. string.char(bit.bxor(text:byte(at), 1)) .. text:sub(at + 1))
+end
+
+-- In a process of its own, whose warnings are caught.
+local function find(folder)
+  local code = ("print(require 'moonstill'.optimizer.find %q)"):format(folder)
+  local status, out, err = tools.run('luajit -e ' .. tools.quote(code))
+  assert.equal(0, status, err)
+  return (out:gsub('\n$', '')), err
+end
+
+for _, dtype in ipairs { 'f32', 'bf16' } do
+  describe('a checkpoint of a model in ' .. dtype, function()
+    it('gives everything back, and the same steps follow', function()
+      ms.scope(function(own)
+        local path = tools.folder() .. '/step-00000003'
+        local state = '{"a":[1,2.5,"é"],"b":0.1}'
+        local model, optimizer = pair(own, dtype)
+        train(model, optimizer, 1, 3)
+        optimizer:write(path, model, state)
+        local saved = bits(model, optimizer)
+        train(model, optimizer, 4, 6)
+        local model2, optimizer2 = pair(own, dtype, 2)
+        train(model2, optimizer2, 1, 1)
+        assert.same(json.decode(state), json.decode(optimizer2:read(path, model2)))
+        assert.equal(saved, bits(model2, optimizer2))
+        -- the masters cannot be seen from here but by what follows
+        train(model2, optimizer2, 4, 6)
+        assert.equal(bits(model, optimizer), bits(model2, optimizer2))
+      end)
+    end)
+  end)
+end
+
+describe('checkpoints', function()
+  it('list every file with size and hash, and open as a model', function()
+    ms.scope(function(own)
+      local path = tools.folder() .. '/step-1'
+      local model, optimizer = pair(own)
+      optimizer:write(path, model, '{}')
+      local state = json.read(path .. '/state.json')
+      for _, name in ipairs { 'config.json', 'model.safetensors', 'optimizer.safetensors' } do
+        assert.equal(#tools.read(path .. '/' .. name), state.files[name].bytes)
+        assert.truthy(state.files[name].xxh3:find '^%x+$')
+      end
+      assert.equal(11, own(ms.model.open(path)):info().vocab)
+    end)
+  end)
+
+  it('are found by number, and damaged ones passed over', function()
+    ms.scope(function(own)
+      local folder = tools.folder()
+      local model, optimizer = pair(own)
+      assert.is_nil(ms.optimizer.find(folder))
+      assert.is_nil(ms.optimizer.find(folder .. '/absent'))
+      for _, name in ipairs { 'step-9', 'step-00000010', 'step-00000200', 'step-300.77.tmp', 'other' } do
+        optimizer:write(folder .. '/' .. name, model, '{}')
+      end
+      assert.equal(folder .. '/step-00000200', ms.optimizer.find(folder))
+      damage(folder .. '/step-00000200/model.safetensors')
+      local found, err = find(folder)
+      assert.equal(folder .. '/step-00000010', found)
+      assert.truthy(err:find('step-00000200/model.safetensors: is not what was written', 1, true), err)
+      os.remove(folder .. '/step-00000010/optimizer.safetensors')
+      damage(folder .. '/step-00000200/model.safetensors') -- back
+      tools.write(folder .. '/step-00000200/state.json', tools.read(folder .. '/step-00000200/state.json'):sub(1, -20))
+      assert.equal(folder .. '/step-9', (find(folder)))
+      tools.write(folder .. '/step-9/config.json', 'x')
+      assert.equal('nil', (find(folder)))
+    end)
+  end)
+
+  it('refuse to be read when damaged, or by another model', function()
+    ms.scope(function(own)
+      local path = tools.folder() .. '/step-1'
+      local model, optimizer = pair(own)
+      optimizer:write(path, model, '{}')
+      local before = bits(model, optimizer)
+      local other = {}
+      for key, value in pairs(config) do other[key] = value end
+      other.hidden_size = 16
+      local big = own(ms.model.create(other, 1, { train = true, dtype = 'f32' }))
+      local big_optimizer = own(ms.optimizer.new(big))
+      local ok, why = pcall(big_optimizer.read, big_optimizer, path, big)
+      assert.is_false(ok)
+      assert.truthy(why:find('[11, 8]', 1, true) and why:find('[11, 16]', 1, true), why)
+      assert.has_error(function() big_optimizer:read(path, model) end)
+      local half, half_optimizer = pair(own, 'bf16')
+      assert.has_error(function() half_optimizer:read(path, half) end)
+      damage(path .. '/optimizer.safetensors')
+      ok, why = pcall(optimizer.read, optimizer, path, model)
+      assert.is_false(ok)
+      assert.truthy(why:find('optimizer.safetensors: is not what was written', 1, true), why)
+      assert.equal(before, bits(model, optimizer))
+    end)
+  end)
+
+  it('refuse a state that is no JSON, and leave nothing behind', function()
+    ms.scope(function(own)
+      local folder = tools.folder()
+      local model, optimizer = pair(own)
+      assert.has_error(function() optimizer:write(folder .. '/step-1', model, '{') end)
+      local _, names = tools.run('ls -A ' .. folder)
+      assert.equal('', names)
+    end)
+  end)
+
+  -- A process that may write only so much into a file stands for a full disk: the same error path.
+  it('leave the previous one intact when a write fails', function()
+    ms.scope(function(own)
+      local folder = tools.folder()
+      local model, optimizer = pair(own)
+      train(model, optimizer, 1, 1)
+      optimizer:write(folder .. '/step-1', model, '{"n":1}')
+      local hash = select(2, tools.run('cat ' .. folder .. '/step-1/* | cksum'))
+      local code = ([[
+        local ms, json = require 'moonstill', require 'moonstill.json'
+        local config = json.read('tests/fixtures/adamw.json').config
+        local model = ms.model.create(config, 1, { train = true, dtype = 'f32' })
+        local optimizer = ms.optimizer.new(model)
+        for _, name in ipairs { 'step-1', 'step-2' } do
+          local ok, why = pcall(optimizer.write, optimizer, %q .. name, model, '{"n":2}')
+          print(ok, why)
+        end]]):format(folder .. '/')
+      for _, limit in ipairs { 1, 4 } do -- kilobytes: in the weights, in the moments
+        local status, out, err = tools.run(("trap '' XFSZ; ulimit -f %d; luajit -e %s")
+          :format(limit, tools.quote(code)))
+        assert.equal(0, status, err)
+        assert.falsy(out:find('true', 1, true), out)
+        assert.truthy(out:find('File too large', 1, true), out)
+        local _, names = tools.run('ls -A ' .. folder)
+        assert.equal('step-1\n', names)
+        assert.equal(hash, select(2, tools.run('cat ' .. folder .. '/step-1/* | cksum')))
+      end
+      assert.equal('{"n":1}', optimizer:read(folder .. '/step-1', model))
+    end)
+  end)
+
+  it('fail with a message where nothing can be written', function()
+    ms.scope(function(own)
+      local model, optimizer = pair(own)
+      local ok, why = pcall(optimizer.write, optimizer, '/proc/nowhere/step-1', model, '{}')
+      assert.is_false(ok)
+      assert.truthy(why:find('/proc/nowhere', 1, true), why)
+    end)
+  end)
+
+  it('give memory back when there is none', function()
+    ms.scope(function(own)
+      local folder = tools.folder()
+      local model, optimizer = pair(own)
+      optimizer:write(folder .. '/step-1', model, '{"n":1}')
+      collectgarbage()
+      collectgarbage()
+      for _, call in ipairs { function() optimizer:write(folder .. '/step-2', model, '{}') end,
+        function() optimizer:read(folder .. '/step-1', model) end } do
+        local live, ended = C.ms_test_live(), false
+        for n = 1, 2000 do
+          C.ms_test_fail_alloc(n)
+          local ok, why = pcall(call)
+          C.ms_test_fail_alloc(0)
+          assert.equal(live, C.ms_test_live(), 'allocation ' .. n)
+          if ok then ended = true break end
+          assert.truthy(tostring(why):find('memory', 1, true), why)
+          if C.ms_path_kind(folder .. '/step-2') ~= 0 then -- failed after the last rename: complete
+            assert.equal(folder .. '/step-2', ms.optimizer.find(folder))
+            check(C.ms_dir_remove(folder .. '/step-2'))
+          end
+        end
+        assert.is_true(ended)
+      end
+    end)
+  end)
+end)
