@@ -18,10 +18,10 @@ static const struct {
   const char *name;
   size_t bytes;
   int dtype;
-} types[] = {{"F32", 4, MS_F32},   {"BF16", 2, MS_BF16}, {"F16", 2, MS_F16},  {"I32", 4, MS_I32},
-             {"I64", 8, MS_I64},   {"U8", 1, MS_U8},     {"F64", 8, -1},      {"I16", 2, -1},
-             {"U16", 2, -1},       {"U32", 4, -1},       {"U64", 8, -1},      {"I8", 1, -1},
-             {"BOOL", 1, -1},      {"F8_E4M3", 1, -1},   {"F8_E5M2", 1, -1},  {"F8_E8M0", 1, -1},
+} types[] = {{"F32", 4, MS_F32}, {"BF16", 2, MS_BF16}, {"F16", 2, MS_F16}, {"I32", 4, MS_I32},
+             {"I64", 8, MS_I64}, {"U8", 1, MS_U8},     {"F64", 8, -1},     {"I16", 2, -1},
+             {"U16", 2, -1},     {"U32", 4, -1},       {"U64", 8, -1},     {"I8", 1, -1},
+             {"BOOL", 1, -1},    {"F8_E4M3", 1, -1},   {"F8_E5M2", 1, -1}, {"F8_E8M0", 1, -1},
              {"C64", 8, -1}};
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -77,11 +77,13 @@ static ms_status read_entry(const char *path, const char *name, const json_t *en
   if (from < 0 || to < from || to > room)
     return MS_FAIL(MS_EIO,
                    "%s: tensor '%s': data_offsets [%lld, %lld] are not inside the %lld bytes of "
-                   "data from byte %zu", path, name, (long long)from, (long long)to,
-                   (long long)room, start);
+                   "data from byte %zu",
+                   path, name, (long long)from, (long long)to, (long long)room, start);
   if ((size_t)(to - from) != t->bytes)
-    return MS_FAIL(MS_EIO, "%s: tensor '%s': data_offsets give %lld bytes at byte %zu, dtype and "
-                   "shape %zu", path, name, (long long)(to - from), start + (size_t)from, t->bytes);
+    return MS_FAIL(MS_EIO,
+                   "%s: tensor '%s': data_offsets give %lld bytes at byte %zu, dtype and "
+                   "shape %zu",
+                   path, name, (long long)(to - from), start + (size_t)from, t->bytes);
   t->offset = start + (size_t)from;
   return MS_OK;
 }
@@ -98,8 +100,10 @@ static ms_status check_order(const ms_safetensors *f, size_t start) {
   for (int32_t i = 0; i < f->tensors; i++) {
     const ms_stored *t = &f->tensor[i];
     if (t->offset != at)
-      return MS_FAIL(MS_EIO, "%s: tensor '%s': data begins at byte %zu, where the tensor before "
-                     "it ends at %zu", f->path, t->name, t->offset, at);
+      return MS_FAIL(MS_EIO,
+                     "%s: tensor '%s': data begins at byte %zu, where the tensor before "
+                     "it ends at %zu",
+                     f->path, t->name, t->offset, at);
     at += t->bytes;
   }
   if (at != f->bytes)
@@ -118,9 +122,8 @@ static ms_status check_metadata(const ms_safetensors *f) {
   json_t *value, *meta = json_object_get(f->header, "__metadata__");
   if (meta && !json_is_object(meta) && !json_is_null(meta))
     return MS_FAIL(MS_EIO, "%s: header: __metadata__ is no object", f->path);
-  json_object_foreach(meta, key, value)
-    if (!json_is_string(value))
-      return MS_FAIL(MS_EIO, "%s: header: __metadata__ '%s' is no string", f->path, key);
+  json_object_foreach(meta, key, value) if (!json_is_string(value)) return MS_FAIL(
+      MS_EIO, "%s: header: __metadata__ '%s' is no string", f->path, key);
   return MS_OK;
 }
 
@@ -248,8 +251,8 @@ ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_de
   MS_TRY(dev->ops->alloc((size_t)most * from, &stage));
   for (int64_t i = 0; i < t->count && st == MS_OK; i += most) {
     int64_t n = t->count - i < most ? t->count - i : most;
-    MS_TRY_OR(end, MS_OP(dev, write, stage, (const char *)t->data + (size_t)i * from,
-                         (size_t)n * from));
+    MS_TRY_OR(end,
+              MS_OP(dev, write, stage, (const char *)t->data + (size_t)i * from, (size_t)n * from));
     MS_TRY_OR(end, MS_OP(dev, cast, (char *)y + (size_t)i * to, dtype, stage, t->dtype, n));
     MS_TRY_OR(end, dev->ops->sync(dev->stream));
   }
@@ -332,7 +335,8 @@ static ms_status check_f16(const writer *w, const ms_storing *t, int64_t n) {
   const uint16_t *x = w->host;
   for (int64_t i = 0; i < n; i++)
     if ((x[i] & 0x7c00) == 0x7c00)
-      return MS_FAIL(MS_EINVAL, "%s: tensor '%s' has a value that f16 cannot hold", w->path, t->name);
+      return MS_FAIL(MS_EINVAL, "%s: tensor '%s' has a value that f16 cannot hold", w->path,
+                     t->name);
   return MS_OK;
 }
 

@@ -27,10 +27,10 @@ typedef struct ms_safetensors {
   char *path;
   void *map;
   size_t bytes;
-  json_t *header;     /* names and types point into it */
+  json_t *header; /* names and types point into it */
   int32_t tensors;
-  ms_stored *tensor;  /* in order of their data */
-  int32_t *by_name;   /* indices of `tensor`, sorted by name */
+  ms_stored *tensor; /* in order of their data */
+  int32_t *by_name;  /* indices of `tensor`, sorted by name */
 } ms_safetensors;
 
 ms_status ms_safetensors_open(const char *path, ms_safetensors **out);

@@ -21,46 +21,42 @@ typedef struct reader {
   const ms_family *family;
 } reader;
 
-/* Keys that every family understands. */
-static const char *const common_keys[] = {
-    "model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size",
-    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
-    "max_position_embeddings", "initializer_range", "rms_norm_eps", "tie_word_embeddings",
-    "torch_dtype", "dtype", "rope_theta", "rope_scaling", "rope_parameters",
-    "partial_rotary_factor", "layer_types", NULL};
+/* Lists of keys, a word each. Keys that every family understands. */
+static const char common_keys[] =
+    "model_type architectures vocab_size hidden_size intermediate_size num_hidden_layers "
+    "num_attention_heads num_key_value_heads head_dim hidden_act max_position_embeddings "
+    "initializer_range rms_norm_eps tie_word_embeddings torch_dtype dtype rope_theta "
+    "rope_scaling rope_parameters partial_rotary_factor layer_types";
 
 /* Keys that change nothing of what a decoder computes: who wrote the file, token ids (the
  * tokenizer's and the recipe's concern), how to generate, how transformers should return things. */
-static const char *const harmless_keys[] = {
-    "_name_or_path", "_commit_hash", "_attn_implementation", "_attn_implementation_autoset",
-    "_attn_implementation_internal", "attn_implementation", "transformers_version", "auto_map",
-    "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
-    "cls_token_id", "mask_token_id", "decoder_start_token_id", "forced_bos_token_id",
-    "forced_eos_token_id", "begin_suppress_tokens", "suppress_tokens", "bad_words_ids",
-    "tokenizer_class", "prefix", "id2label", "label2id", "problem_type", "return_dict",
-    "return_dict_in_generate", "output_scores", "output_attentions", "output_hidden_states",
-    "chunk_size_feed_forward", "torchscript", "tf_legacy_loss", "use_bfloat16", "finetuning_task",
-    "task_specific_params", "max_length", "min_length", "max_new_tokens", "do_sample",
-    "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k",
-    "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "num_return_sequences", "exponential_decay_length_penalty",
-    "remove_invalid_values", "cross_attention_hidden_size", "transformers.js_config",
-    "is_llama_config", "unsloth_version", "unsloth_fixed", "model_max_length", "max_sequence_length",
-    "seq_length", "num_logits_to_keep", "base_model_tp_plan", "base_model_pp_plan", NULL};
+static const char harmless_keys[] =
+    "_name_or_path _commit_hash _attn_implementation _attn_implementation_autoset "
+    "_attn_implementation_internal attn_implementation transformers_version auto_map use_cache "
+    "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id "
+    "mask_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id "
+    "begin_suppress_tokens suppress_tokens bad_words_ids tokenizer_class prefix id2label "
+    "label2id problem_type return_dict return_dict_in_generate output_scores output_attentions "
+    "output_hidden_states chunk_size_feed_forward torchscript tf_legacy_loss use_bfloat16 "
+    "finetuning_task task_specific_params max_length min_length max_new_tokens do_sample "
+    "early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p "
+    "typical_p repetition_penalty length_penalty no_repeat_ngram_size "
+    "encoder_no_repeat_ngram_size num_return_sequences exponential_decay_length_penalty "
+    "remove_invalid_values cross_attention_hidden_size transformers.js_config is_llama_config "
+    "unsloth_version unsloth_fixed model_max_length max_sequence_length seq_length "
+    "num_logits_to_keep base_model_tp_plan base_model_pp_plan";
 
-/* Keys that are allowed with the one value at which they do nothing. */
-static const struct {
-  const char *key;
-  double value;
-} idle_keys[] = {{"pretraining_tp", 1},  {"attention_dropout", 0}, {"hidden_dropout", 0},
-                 {"resid_pdrop", 0},     {"embd_pdrop", 0},        {"residual_dropout", 0},
-                 {"dropout", 0},         {"classifier_dropout", 0}, {"hidden_dropout_prob", 0},
-                 {"attention_probs_dropout_prob", 0}, {"logit_scale", 1}, {"rope_interleaved", 0}};
-enum { IDLE_KEYS = sizeof idle_keys / sizeof *idle_keys };
+/* Keys that are allowed with the one value at which they do nothing: 0, or 1. */
+static const char zero_keys[] =
+    "attention_dropout hidden_dropout resid_pdrop embd_pdrop residual_dropout dropout "
+    "classifier_dropout hidden_dropout_prob attention_probs_dropout_prob";
+static const char one_keys[] = "pretraining_tp logit_scale";
 
-static int listed(const char *const *list, const char *key) {
-  for (; *list; list++)
-    if (!strcmp(*list, key)) return 1;
+static int listed(const char *words, const char *key) {
+  for (size_t n; *words; words += n + strspn(words + n, " ")) {
+    n = strcspn(words, " ");
+    if (!strncmp(words, key, n) && !key[n]) return 1;
+  }
   return 0;
 }
 
@@ -110,8 +106,8 @@ static ms_status get_int32(const reader *r, const char *key, int64_t missing, in
 }
 
 /* A number above `low` (or equal to it, when `closed`) and at most `high`. */
-static ms_status get_number(const reader *r, const char *key, double missing, double low, int closed,
-                            double high, double *out) {
+static ms_status get_number(const reader *r, const char *key, double missing, double low,
+                            int closed, double high, double *out) {
   const json_t *v = json_object_get(r->json, key);
   double x = v ? json_number_value(v) : missing;
   if (!v && isnan(missing)) return MS_FAIL(MS_EIO, "%s: no '%s'", r->name, key);
@@ -135,14 +131,11 @@ static ms_status get_flag(const reader *r, const char *key, int *out) {
 static ms_status check_key(const reader *r, const char *key, const json_t *value) {
   if (listed(common_keys, key) || listed(r->family->keys, key) || listed(harmless_keys, key))
     return MS_OK;
-  for (int i = 0; i < IDLE_KEYS; i++) {
-    if (strcmp(idle_keys[i].key, key)) continue;
-    if (json_is_number(value) && json_number_value(value) == idle_keys[i].value) return MS_OK;
-    if (json_is_null(value) || json_is_false(value)) return MS_OK;
-    return unsupported(r, key, "moonstill does not do this");
-  }
+  int zero = listed(zero_keys, key), one = listed(one_keys, key);
+  if ((zero || one) && json_is_number(value) && json_number_value(value) == one) return MS_OK;
   if (json_is_null(value) || json_is_false(value)) return MS_OK;
   if (!strcmp(key, "pruned_heads") && json_object_size(value) == 0) return MS_OK;
+  if (zero || one) return unsupported(r, key, "moonstill does not do this");
   return unsupported(r, key, "not known, so a model with it might be computed wrongly");
 }
 
@@ -186,8 +179,10 @@ static ms_status check_activation(const reader *r) {
 }
 
 static ms_status read_dtype(const reader *r, const char *key, int *out) {
-  static const struct { const char *name; int dtype; } names[] = {
-      {"float32", MS_F32}, {"bfloat16", MS_BF16}, {"float16", MS_F16}};
+  static const struct {
+    const char *name;
+    int dtype;
+  } names[] = {{"float32", MS_F32}, {"bfloat16", MS_BF16}, {"float16", MS_F16}};
   const json_t *v = json_object_get(r->json, key);
   if (!v || json_is_null(v)) return MS_OK;
   if (!json_is_string(v)) return wrong(r, key, "a string");
@@ -211,7 +206,8 @@ static ms_status read_heads(const reader *r, ms_config *c) {
     MS_TRY(get_int32(r, "num_key_value_heads", f->kv_heads ? f->kv_heads : c->heads, MAX_HEADS,
                      &c->kv_heads));
   if (c->heads % c->kv_heads)
-    return MS_FAIL(MS_EIO, "%s: 'num_attention_heads' %d is no multiple of 'num_key_value_heads' %d",
+    return MS_FAIL(MS_EIO,
+                   "%s: 'num_attention_heads' %d is no multiple of 'num_key_value_heads' %d",
                    r->name, c->heads, c->kv_heads);
   if (f->head_dim || (dim && !json_is_null(dim))) {
     MS_TRY(get_int32(r, "head_dim", f->head_dim, MAX_HEAD_DIM, &c->head_dim));
@@ -268,14 +264,18 @@ static ms_status read_layer_types(const reader *r, ms_config *c, int32_t window)
     int sliding = kind && !strcmp(kind, "sliding_attention");
     if (!kind) return wrong(r, "layer_types", "a list of strings");
     if (!sliding && strcmp(kind, "full_attention"))
-      return MS_FAIL(MS_EUNSUPPORTED, "%s: 'layer_types' %d is '%.40s': only full_attention and "
-                     "sliding_attention are there", r->name, i, kind);
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "%s: 'layer_types' %d is '%.40s': only full_attention and "
+                     "sliding_attention are there",
+                     r->name, i, kind);
     if (sliding && !window)
       return MS_FAIL(MS_EIO, "%s: 'layer_types' %d is sliding_attention, but there is no window",
                      r->name, i);
     if (r->family->windows != MS_WINDOWS_BY_LAYER && sliding != (window > 0))
-      return MS_FAIL(MS_EUNSUPPORTED, "%s: 'layer_types' %d is '%s', which %s cannot choose by "
-                     "layer", r->name, i, kind, r->family->type);
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "%s: 'layer_types' %d is '%s', which %s cannot choose by "
+                     "layer",
+                     r->name, i, kind, r->family->type);
     c->window[i] = sliding ? window : 0;
   }
   return MS_OK;
@@ -324,7 +324,7 @@ static ms_status merge_all(const reader *r, json_t *rope, const char *from) {
   if (!table || json_is_null(table)) return MS_OK;
   if (!json_is_object(table)) return wrong(r, from, "an object");
   json_object_foreach(table, key, value)
-    MS_TRY(merge(r, rope, strcmp(key, "type") ? key : "rope_type", value));
+      MS_TRY(merge(r, rope, strcmp(key, "type") ? key : "rope_type", value));
   return MS_OK;
 }
 
@@ -359,11 +359,11 @@ static ms_status scaling_type(const reader *r, const json_t *rope, scaling *s) {
 }
 
 static ms_status check_rope_keys(const reader *r, const json_t *rope, const scaling *s) {
-  static const char *const known[3][8] = {
-      {"rope_type", "rope_theta", "partial_rotary_factor"},
-      {"rope_type", "rope_theta", "partial_rotary_factor", "factor"},
-      {"rope_type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor",
-       "high_freq_factor", "original_max_position_embeddings"}};
+  static const char *const known[] = {
+      "rope_type rope_theta partial_rotary_factor",
+      "rope_type rope_theta partial_rotary_factor factor",
+      "rope_type rope_theta partial_rotary_factor factor low_freq_factor high_freq_factor "
+      "original_max_position_embeddings"};
   const char *key;
   json_t *value;
   char text[80];

@@ -4,8 +4,18 @@
 #include <string.h>
 
 #define SLICE(field) offsetof(ms_layer, field)
-#define MATRIX(name, field, rows, cols) {name, cols, MS_ALWAYS, {{SLICE(field), rows}}}
-#define VECTOR(name, field, rows, when) {name, MS_DIM_NONE, when, {{SLICE(field), rows}}}
+#define MATRIX(name, field, rows, cols) \
+  {                                     \
+    name, cols, MS_ALWAYS, {            \
+      { SLICE(field), rows }            \
+    }                                   \
+  }
+#define VECTOR(name, field, rows, when) \
+  {                                     \
+    name, MS_DIM_NONE, when, {          \
+      { SLICE(field), rows }            \
+    }                                   \
+  }
 
 /* What llama began and most families keep, in the order in which transformers stores it. */
 static const ms_weight plain[] = {
@@ -32,41 +42,93 @@ static const ms_weight plain[] = {
 /* q, k and v in one matrix, gate and up in another. */
 static const ms_weight fused[] = {
     MATRIX("self_attn.o_proj.weight", o, MS_DIM_WIDTH, MS_DIM_Q),
-    {"self_attn.qkv_proj.weight", MS_DIM_WIDTH, MS_ALWAYS,
+    {"self_attn.qkv_proj.weight",
+     MS_DIM_WIDTH,
+     MS_ALWAYS,
      {{SLICE(q), MS_DIM_Q}, {SLICE(k), MS_DIM_KV}, {SLICE(v), MS_DIM_KV}}},
-    {"mlp.gate_up_proj.weight", MS_DIM_WIDTH, MS_ALWAYS,
+    {"mlp.gate_up_proj.weight",
+     MS_DIM_WIDTH,
+     MS_ALWAYS,
      {{SLICE(gate), MS_DIM_INNER}, {SLICE(up), MS_DIM_INNER}}},
     MATRIX("mlp.down_proj.weight", down, MS_DIM_WIDTH, MS_DIM_INNER),
     VECTOR("input_layernorm.weight", norm1, MS_DIM_WIDTH, MS_ALWAYS),
     VECTOR("post_attention_layernorm.weight", norm2, MS_DIM_WIDTH, MS_ALWAYS),
     {0}};
 
-static const char *const llama_keys[] = {"attention_bias", "mlp_bias", NULL};
-static const char *const mistral_keys[] = {"sliding_window", NULL};
-static const char *const qwen2_keys[] = {"sliding_window", "use_sliding_window",
-                                         "max_window_layers", NULL};
-static const char *const qwen3_keys[] = {"attention_bias", "sliding_window", "use_sliding_window",
-                                         "max_window_layers", NULL};
-static const char *const phi3_keys[] = {"sliding_window", "original_max_position_embeddings", NULL};
-
 static const ms_family families[] = {
-    {.type = "llama", .architecture = "LlamaForCausalLM", .weight = plain, .keys = llama_keys,
-     .vocab = 32000, .width = 4096, .inner = 11008, .layers = 32, .heads = 32, .context = 2048,
-     .eps = 1e-6, .rope_scaling = 1},
-    {.type = "mistral", .architecture = "MistralForCausalLM", .weight = plain, .keys = mistral_keys,
-     .vocab = 32000, .width = 4096, .inner = 14336, .layers = 32, .heads = 32, .kv_heads = 8,
-     .context = 131072, .window = 4096, .eps = 1e-6, .windows = MS_WINDOWS_ALL, .rope_scaling = 1},
-    {.type = "qwen2", .architecture = "Qwen2ForCausalLM", .weight = plain, .keys = qwen2_keys,
-     .vocab = 151936, .width = 4096, .inner = 22016, .layers = 32, .heads = 32, .kv_heads = 32,
-     .context = 32768, .window = 4096, .eps = 1e-6, .windows = MS_WINDOWS_BY_LAYER, .qkv_bias = 1,
+    {.type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .weight = plain,
+     .keys = "attention_bias mlp_bias",
+     .vocab = 32000,
+     .width = 4096,
+     .inner = 11008,
+     .layers = 32,
+     .heads = 32,
+     .context = 2048,
+     .eps = 1e-6,
      .rope_scaling = 1},
-    {.type = "qwen3", .architecture = "Qwen3ForCausalLM", .weight = plain, .keys = qwen3_keys,
-     .vocab = 151936, .width = 4096, .inner = 22016, .layers = 32, .heads = 32, .kv_heads = 32,
-     .head_dim = 128, .context = 32768, .window = 4096, .eps = 1e-6,
-     .windows = MS_WINDOWS_BY_LAYER, .qk_norm = 1, .rope_scaling = 1},
-    {.type = "phi3", .architecture = "Phi3ForCausalLM", .weight = fused, .keys = phi3_keys,
-     .vocab = 32064, .width = 3072, .inner = 8192, .layers = 32, .heads = 32, .context = 4096,
-     .eps = 1e-5, .windows = MS_WINDOWS_ALL, .partial_rotary = 1},
+    {.type = "mistral",
+     .architecture = "MistralForCausalLM",
+     .weight = plain,
+     .keys = "sliding_window",
+     .vocab = 32000,
+     .width = 4096,
+     .inner = 14336,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 8,
+     .context = 131072,
+     .window = 4096,
+     .eps = 1e-6,
+     .windows = MS_WINDOWS_ALL,
+     .rope_scaling = 1},
+    {.type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .weight = plain,
+     .keys = "sliding_window use_sliding_window max_window_layers",
+     .vocab = 151936,
+     .width = 4096,
+     .inner = 22016,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .context = 32768,
+     .window = 4096,
+     .eps = 1e-6,
+     .windows = MS_WINDOWS_BY_LAYER,
+     .qkv_bias = 1,
+     .rope_scaling = 1},
+    {.type = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     .weight = plain,
+     .keys = "attention_bias sliding_window use_sliding_window max_window_layers",
+     .vocab = 151936,
+     .width = 4096,
+     .inner = 22016,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .head_dim = 128,
+     .context = 32768,
+     .window = 4096,
+     .eps = 1e-6,
+     .windows = MS_WINDOWS_BY_LAYER,
+     .qk_norm = 1,
+     .rope_scaling = 1},
+    {.type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .weight = fused,
+     .keys = "sliding_window original_max_position_embeddings",
+     .vocab = 32064,
+     .width = 3072,
+     .inner = 8192,
+     .layers = 32,
+     .heads = 32,
+     .context = 4096,
+     .eps = 1e-5,
+     .windows = MS_WINDOWS_ALL,
+     .partial_rotary = 1},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

@@ -7,11 +7,24 @@
 #include "model.h"
 
 /* Sizes that shapes are made of. */
-typedef enum ms_dim { MS_DIM_NONE, MS_DIM_WIDTH, MS_DIM_INNER, MS_DIM_Q, MS_DIM_KV, MS_DIM_HEAD } ms_dim;
+typedef enum ms_dim {
+  MS_DIM_NONE,
+  MS_DIM_WIDTH,
+  MS_DIM_INNER,
+  MS_DIM_Q,
+  MS_DIM_KV,
+  MS_DIM_HEAD
+} ms_dim;
 int64_t ms_dim_size(const ms_config *config, ms_dim dim);
 
 /* When a weight exists: always, or by a flag of ms_config. */
-typedef enum ms_when { MS_ALWAYS, MS_IF_QKV_BIAS, MS_IF_O_BIAS, MS_IF_MLP_BIAS, MS_IF_QK_NORM } ms_when;
+typedef enum ms_when {
+  MS_ALWAYS,
+  MS_IF_QKV_BIAS,
+  MS_IF_O_BIAS,
+  MS_IF_MLP_BIAS,
+  MS_IF_QK_NORM
+} ms_when;
 
 /* Rows of a stored tensor that the decoder uses as one matrix or vector. */
 typedef struct ms_part {
@@ -40,13 +53,13 @@ typedef struct ms_family {
   const char *type;         /* model_type */
   const char *architecture; /* as written to config.json */
   const ms_weight *weight;  /* of one layer; ended by a NULL name */
-  const char *const *keys;  /* understood beyond the common ones; ended by NULL */
+  const char *keys;         /* understood beyond the common ones: words with spaces between */
   /* what transformers assumes where config.json is silent; 0: kv_heads = heads, head_dim = width /
    * heads, no window */
   int64_t vocab, width, inner, layers, heads, kv_heads, head_dim, context, window;
   double eps;
   ms_windows windows;
-  int qkv_bias;       /* always; otherwise by the key attention_bias, where that is understood */
+  int qkv_bias; /* always; otherwise by the key attention_bias, where that is understood */
   int qk_norm;
   int partial_rotary; /* partial_rotary_factor may be below 1 */
   int rope_scaling;   /* transformers takes linear and llama3 scaling for it */

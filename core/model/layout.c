@@ -275,8 +275,11 @@ void ms_model_free(ms_model *model) {
 /* ---- facts ---- */
 
 void ms_model_head(const ms_model *m, ms_head_weights *head) {
-  *head = (ms_head_weights){.w = m->head.w, .dtype = m->dtype, .vocab = m->config.vocab,
-                            .width = m->config.width, .scale = 1};
+  *head = (ms_head_weights){.w = m->head.w,
+                            .dtype = m->dtype,
+                            .vocab = m->config.vocab,
+                            .width = m->config.width,
+                            .scale = 1};
 }
 
 int32_t ms_model_parameter_count(const ms_model *model) { return model->parameters; }

@@ -79,7 +79,8 @@ end:
 static ms_status copy_weight(ms_model *to, int32_t i, const ms_model *from, int32_t k) {
   const ms_parameter *x = &from->parameter[k];
   if (to->dtype == from->dtype)
-    return MS_OP(to->dev, copy, to->parameter[i].w, x->w, (size_t)x->count * ms_dtype_size(to->dtype));
+    return MS_OP(to->dev, copy, to->parameter[i].w, x->w,
+                 (size_t)x->count * ms_dtype_size(to->dtype));
   return MS_OP(to->dev, cast, to->parameter[i].w, to->dtype, x->w, from->dtype, x->count);
 }
 
@@ -101,8 +102,8 @@ static ms_status build_from(const ms_model *source, ms_config *config, const int
       MS_TRY_OR(fail, copy_weight(m, ms_layout_index(m, i, k), source,
                                   ms_layout_index(source, layer[i], k)));
   for (int32_t i = norm; i < m->parameters; i++)
-    MS_TRY_OR(fail, copy_weight(m, i, source, i - norm + ms_layout_index(source,
-                                                                        source->config.layers, 0)));
+    MS_TRY_OR(fail, copy_weight(m, i, source,
+                                i - norm + ms_layout_index(source, source->config.layers, 0)));
   *out = m;
   return MS_OK;
 fail:

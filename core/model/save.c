@@ -13,11 +13,21 @@
 #define DEFAULT_SHARD 5000000000 /* transformers' own */
 
 /* What belongs to a model's folder and is not made from the model. */
-static const char *const carried[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "tokenizer.model", "generation_config.json",
-    "chat_template.jinja", "chat_template.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE",
-    NULL};
+static const char *const carried[] = {"tokenizer.json",
+                                      "tokenizer_config.json",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "vocab.json",
+                                      "merges.txt",
+                                      "tokenizer.model",
+                                      "generation_config.json",
+                                      "chat_template.jinja",
+                                      "chat_template.json",
+                                      "LICENSE",
+                                      "LICENSE.txt",
+                                      "LICENSE.md",
+                                      "NOTICE",
+                                      NULL};
 
 /* ---- config.json ---- */
 
@@ -98,8 +108,12 @@ static ms_status make_plan(const ms_model *m, int dtype, int64_t shard_bytes, pl
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *q = &m->parameter[i];
     int64_t bytes = q->count * (int64_t)ms_dtype_size(dtype);
-    p->tensor[i] = (ms_storing){.name = q->name, .dev = m->dev, .data = q->w, .held = m->dtype,
-                                .dtype = dtype, .rank = q->rank,
+    p->tensor[i] = (ms_storing){.name = q->name,
+                                .dev = m->dev,
+                                .data = q->w,
+                                .held = m->dtype,
+                                .dtype = dtype,
+                                .rank = q->rank,
                                 .shape = {q->shape[0], q->shape[1]}};
     if (i && in_shard + bytes > shard_bytes) {
       p->shards++;
@@ -225,7 +239,8 @@ static ms_status check_marker(const char *path, const char *name, size_t n) {
   MS_TRY(ms_text_format(&file, "%s/%.*s", path, (int)n, name));
   ms_status st = ms_safetensors_open(file, &f);
   if (st == MS_OK && !ms_safetensors_metadata(f, "moonstill"))
-    st = MS_FAIL(MS_EINVAL, "%s: not overwritten: moonstill did not write %.*s", path, (int)n, name);
+    st =
+        MS_FAIL(MS_EINVAL, "%s: not overwritten: moonstill did not write %.*s", path, (int)n, name);
   ms_safetensors_close(f);
   ms_text_free(file);
   return st;

@@ -14,9 +14,9 @@ typedef struct source {
   const char *folder;
   int32_t files;
   ms_safetensors **file;
-  const ms_stored **stored;   /* [parameters]: where each comes from, and .. */
-  const ms_safetensors **in;  /* [parameters]: .. in which file */
-  const ms_stored *head;      /* lm_head of a tied model that stores it as well as the embedding */
+  const ms_stored **stored;  /* [parameters]: where each comes from, and .. */
+  const ms_safetensors **in; /* [parameters]: .. in which file */
+  const ms_stored *head;     /* lm_head of a tied model that stores it as well as the embedding */
 } source;
 
 static void close_source(source *s) {
@@ -58,8 +58,7 @@ static ms_status add_shard(source *s, const char *index, const char *tensor, con
                    tensor);
   const ms_safetensors *f = file_named(s, name);
   if (!f) {
-    if (s->files == MAX_SHARDS)
-      return MS_FAIL(MS_EIO, "%s: more than %d files", index, MAX_SHARDS);
+    if (s->files == MAX_SHARDS) return MS_FAIL(MS_EIO, "%s: more than %d files", index, MAX_SHARDS);
     MS_TRY(add_file(s, name));
     f = s->file[s->files - 1];
   }
@@ -137,8 +136,10 @@ static const ms_stored *find(const source *s, const char *name, const ms_safeten
 static ms_status check_tensor(const ms_safetensors *f, const ms_stored *t, const ms_parameter *p) {
   char have[200], want[200];
   if (t->dtype < 0 || t->dtype > MS_F16)
-    return MS_FAIL(MS_EUNSUPPORTED, "%s: tensor '%s' (at byte %zu) is %s; weights are read from "
-                   "F32, BF16 and F16", f->path, t->name, t->offset, t->type);
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "%s: tensor '%s' (at byte %zu) is %s; weights are read from "
+                   "F32, BF16 and F16",
+                   f->path, t->name, t->offset, t->type);
   if (t->rank != p->rank || memcmp(t->shape, p->shape, (size_t)p->rank * sizeof *t->shape))
     return MS_FAIL(MS_EIO, "%s: tensor '%s' (at byte %zu) is %s, config.json makes it %s", f->path,
                    t->name, t->offset, ms_shape_text(t->rank, t->shape, have),
@@ -157,8 +158,10 @@ static ms_status match_tied(source *s, const ms_model *m) {
     s->stored[0] = s->head;
     s->in[0] = f;
   } else if (e->dtype != s->head->dtype || memcmp(e->data, s->head->data, e->bytes)) {
-    return MS_FAIL(MS_EIO, "%s: tensor '%s' (at byte %zu) differs from '%s', but config.json ties "
-                   "them", f->path, MS_HEAD_NAME, s->head->offset, MS_EMBED_NAME);
+    return MS_FAIL(MS_EIO,
+                   "%s: tensor '%s' (at byte %zu) differs from '%s', but config.json ties "
+                   "them",
+                   f->path, MS_HEAD_NAME, s->head->offset, MS_EMBED_NAME);
   }
   return MS_OK;
 }
@@ -205,8 +208,10 @@ static ms_status check_extras(const source *s, const ms_model *m) {
     for (int32_t k = 0; k < s->file[i]->tensors; k++) {
       const ms_stored *t = &s->file[i]->tensor[k];
       if (is_harmless(t->name) || is_used(s, m->parameters, t)) continue;
-      return MS_FAIL(MS_EIO, "%s: tensor '%s' (at byte %zu): a %s model with this config.json has "
-                     "none", s->file[i]->path, t->name, t->offset,
+      return MS_FAIL(MS_EIO,
+                     "%s: tensor '%s' (at byte %zu): a %s model with this config.json has "
+                     "none",
+                     s->file[i]->path, t->name, t->offset,
                      json_string_value(json_object_get(m->config.json, "model_type")));
     }
   return MS_OK;
