@@ -12,7 +12,6 @@
 #include "../base/memory.h"
 #include "family.h"
 
-
 /* ---- names and shapes ---- */
 
 static int has_weight(const ms_config *c, const ms_weight *w) {

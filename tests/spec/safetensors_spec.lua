@@ -3,9 +3,10 @@ local C = require 'moonstill.C'
 local folders = require 'tests.folders'
 local tools = require 'tests.tools'
 
+local place = tools.folder() -- written again and again
+
 local function open_with(list, metadata)
-  local path = folders.folder(folders.tiny(), folders.safetensors(list, metadata))
-  return folders.open(path)
+  return folders.open(folders.folder(folders.tiny(), folders.safetensors(list, metadata), place))
 end
 
 -- The tiny model's tensors with one of them changed.
@@ -17,8 +18,7 @@ end
 
 -- Opens a model whose weights are `file`; expects a failure whose message has all of `words`.
 local function refuses(file, ...)
-  local path = folders.folder(folders.tiny(), file)
-  local model, message, status = folders.open(path)
+  local model, message, status = folders.open(folders.folder(folders.tiny(), file, place))
   assert.is_nil(model)
   assert.are.equal(C.MS_EIO, status)
   for _, word in ipairs { 'model.safetensors', ... } do
@@ -44,7 +44,8 @@ describe('safetensors', function()
       local header, start = folders.header(file)
       assert(header)
       local text = file:sub(9, start - 1) .. (' '):rep(pad)
-      local path = folders.folder(folders.tiny(), folders.length(#text) .. text .. file:sub(start))
+      local path = folders.folder(folders.tiny(), folders.length(#text) .. text .. file:sub(start),
+        place)
       local m = assert(folders.open(path))
       local want = tools.values(4, 11)
       assert.are.same({ want[0], want[1], want[2], want[3] }, (folders.parameter(m, 'model.norm.weight')))
