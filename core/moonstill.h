@@ -296,6 +296,11 @@ ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const i
                          const float *log_p, const float *log_rest, ms_target **out);
 ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const float *logits,
                            ms_target **out);
+/* Targets of any kind from final hidden states, f32 [rows, width], and a head, [vocab, width]:
+ * what ms_model_target does after the decoder. The logits are c tanh(z / c) of z = scale * product,
+ * c = soft_cap, 0 for none. A hidden target keeps the head alive. budget as in ms_head_run. */
+ms_status ms_target_new(const ms_target_options *options, const ms_tensor *hidden, ms_tensor *head,
+                        double scale, double soft_cap, int64_t budget, ms_target **out);
 int64_t ms_target_rows(const ms_target *target);
 ms_status ms_target_info(const ms_target *target, char **json); /* kind, T, Tt, k, vocab, bytes */
 /* A topk target's content, arrays sized as in ms_target_topk; any of them may be NULL. */
@@ -316,8 +321,10 @@ typedef struct ms_term {
 } ms_term;
 /* What one term gave in one call: `value` = sum(a l), factor T^2 included, weight and norm not;
  * `weight` = sum(a); `rows` = positions with a > 0. The rest are sums over those rows weighted by
- * a: `agree` top-1 agreement (CE: with the label; KD: with the teacher's top-1), `teacher_mass` and
- * `student_mass` in the support, `teacher_entropy`, `student_entropy` in nats at this term's T. */
+ * a: `agree` top-1 agreement (CE: with the label; KD: with the teacher's top-1, ids below V_s),
+ * `teacher_mass` and `student_mass` in the support (1 for full targets; for CE the label is the
+ * support), `teacher_entropy` and `student_entropy` of what is compared (support and leftover, as
+ * `tail` says), in nats at this term's T; 0 for CE. */
 typedef struct ms_term_result {
   double value, weight, rows, agree, teacher_mass, student_mass, teacher_entropy, student_entropy;
 } ms_term_result;
@@ -329,12 +336,13 @@ ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, 
 /* The same values without gradients; keeps no activations. */
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,
                             const ms_term *term, ms_term_result *result);
-/* The fused head alone: hidden f32 [rows, width], head f32 or bf16 [vocab, width], label [rows],
- * response and all: weights [rows]. d_hidden f32 [rows, width] is set, d_head f32 [vocab, width] is
- * added to; both NULL for values only. budget: workspace bytes, 0 for the default. */
-ms_status ms_head_run(const ms_tensor *hidden, const ms_tensor *head, const int32_t *label,
-                      const float *response, const float *all, int32_t terms, const ms_term *term,
-                      int64_t budget, ms_tensor *d_hidden, ms_tensor *d_head,
+/* The fused head alone: hidden f32 [rows, width], head f32 or bf16 [vocab, width], scale and
+ * soft_cap as in ms_target_new, label [rows] (NULL without CE), response and all: weights [rows]
+ * (NULL: as in ms_batch_new). d_hidden f32 [rows, width] is set, d_head f32 [vocab, width] is added
+ * to; d_head or both may be NULL. budget: workspace bytes, 0 for the default. */
+ms_status ms_head_run(const ms_tensor *hidden, const ms_tensor *head, double scale, double soft_cap,
+                      const int32_t *label, const float *response, const float *all, int32_t terms,
+                      const ms_term *term, int64_t budget, ms_tensor *d_hidden, ms_tensor *d_head,
                       ms_term_result *result);
 
 /* ---- generation ---- */

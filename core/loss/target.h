@@ -13,12 +13,29 @@ typedef struct ms_head_weights {
   int dtype;
   int64_t vocab, width;
   float scale;    /* multiplies the logits; 1 for none */
-  float soft_cap; /* c tanh(z / c); 0 for none */
+  float soft_cap; /* c tanh(z / c), after scale; 0 for none */
 } ms_head_weights;
 
+struct ms_target {
+  ms_target_options options; /* vocab is never 0: the ids below it are those that take part */
+  int64_t rows;
+  ms_device *dev;       /* where the arrays are; NULL: host memory */
+  void *data;           /* all of the arrays; those below lie in it */
+  size_t bytes;
+  int32_t *id;          /* topk: [rows, k] */
+  float *log_p;         /* topk: [rows, k] */
+  float *log_rest;      /* topk: [rows] */
+  float *logits;        /* logits: [rows, head.vocab], before scale and soft cap */
+  void *hidden;         /* hidden: [rows, head.width], in options.hidden_dtype */
+  ms_head_weights head; /* hidden: as given; logits: vocab, scale and soft_cap */
+  void (*hold)(void *owner, int by);
+  void *owner;
+};
+
 /* Makes a target of any kind from the hidden states (f32 [rows, width], after the final norm, on
- * the device) of the rows in question, in chunks within `budget` bytes. `hold(owner, +1)` keeps the
- * head alive, `hold(owner, -1)` lets go; called for hidden targets only. */
+ * the device) of the rows in question, in chunks within `budget` bytes (0: the default, as for the
+ * head). `hold(owner, +1)` keeps the head alive, `hold(owner, -1)` lets go; called for hidden
+ * targets only. rows may be 0. */
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
                          const float *hidden, const ms_head_weights *head, int64_t budget,
                          void (*hold)(void *owner, int by), void *owner, ms_target **out);

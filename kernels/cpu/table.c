@@ -32,6 +32,8 @@ const ms_ops MS_KERNEL(ops) = {
     .add = MS_KERNEL(add),
     .gather = MS_KERNEL(gather),
     .scatter = MS_KERNEL(scatter),
+    .topk = MS_KERNEL(topk),
+    .head_loss = MS_KERNEL(head_loss),
     .sum_squares = MS_KERNEL(sum_squares),
     .adamw = MS_KERNEL(adamw),
 };

@@ -1,0 +1,254 @@
+/* target.c - making, reading and freeing teacher targets. */
+#include "target.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/head.h"
+#include "../base/json.h"
+#include "../base/memory.h"
+#include "head.h"
+
+static const char *const kinds[] = {"topk", "hidden", "logits"};
+
+/* What every kind needs; `vocab` is the teacher's width, or 0 where only the options say it. */
+static ms_status check_options(const ms_target_options *o, int64_t rows, int64_t vocab) {
+  MS_REQUIRE(o, "target: no options");
+  MS_REQUIRE(o->kind >= MS_TARGET_TOPK && o->kind <= MS_TARGET_LOGITS, "target: %d is no kind",
+             o->kind);
+  MS_REQUIRE(o->on == MS_ON_RESPONSE || o->on == MS_ON_ALL, "target: on = %d", o->on);
+  MS_REQUIRE(o->temperature > 0 && isfinite(o->temperature), "target: temperature %g",
+             o->temperature);
+  MS_REQUIRE(o->teacher_temperature > 0 && isfinite(o->teacher_temperature),
+             "target: teacher_temperature %g", o->teacher_temperature);
+  MS_REQUIRE(rows >= 0, "target: %lld rows", (long long)rows);
+  MS_REQUIRE(o->vocab >= 0 && o->vocab <= INT32_MAX && (o->vocab || vocab),
+             "target: %lld shared ids", (long long)o->vocab);
+  MS_REQUIRE(!vocab || o->vocab <= vocab, "target: %lld shared ids, but the teacher has %lld",
+             (long long)o->vocab, (long long)vocab);
+  int64_t shared = o->vocab ? o->vocab : vocab;
+  MS_REQUIRE(o->kind != MS_TARGET_TOPK || (o->k >= 1 && o->k <= shared),
+             "target: k = %d not in 1..%lld", o->k, (long long)shared);
+  MS_REQUIRE(o->kind != MS_TARGET_HIDDEN ||
+                 o->hidden_dtype == MS_F32 || o->hidden_dtype == MS_BF16,
+             "target: hidden_dtype %d is neither f32 nor bf16", o->hidden_dtype);
+  return MS_OK;
+}
+
+/* The arrays of a kind, in one piece; with `base` NULL only adds up. */
+static size_t lay_out(ms_target *t, char *base) {
+  size_t rows = (size_t)t->rows, k = (size_t)t->options.k, half = t->options.hidden_dtype == MS_BF16;
+  switch (t->options.kind) {
+    case MS_TARGET_TOPK:
+      t->id = (int32_t *)base;
+      t->log_p = base ? (float *)base + rows * k : NULL;
+      t->log_rest = base ? t->log_p + rows * k : NULL;
+      return rows * (8 * k + 4);
+    case MS_TARGET_HIDDEN: t->hidden = base; return rows * (size_t)t->head.width * (half ? 2 : 4);
+    default: t->logits = (float *)base; return rows * (size_t)t->head.vocab * 4;
+  }
+}
+
+/* A target with room for its arrays; head.vocab and head.width are set by the caller's `head`. */
+static ms_status new_target(ms_device *dev, const ms_target_options *options, int64_t rows,
+                            const ms_head_weights *head, ms_target **out) {
+  void *p;
+  MS_TRY(ms_alloc(sizeof(ms_target), "target", &p));
+  ms_target *t = p;
+  t->options = *options;
+  t->rows = rows;
+  t->head = *head;
+  if (!t->options.vocab) t->options.vocab = head->vocab;
+  t->bytes = lay_out(t, NULL);
+  ms_status st = dev ? dev->ops->alloc(t->bytes, &p) : ms_alloc(t->bytes, "target", &p);
+  if (st != MS_OK) {
+    ms_free(t);
+    return st;
+  }
+  t->dev = dev;
+  if (dev) ms_device_hold(dev);
+  t->data = p;
+  lay_out(t, p);
+  *out = t;
+  return MS_OK;
+}
+
+void ms_target_free(ms_target *t) {
+  if (!t) return;
+  if (t->hold) t->hold(t->owner, -1);
+  if (t->dev)
+    t->dev->ops->free(t->data, t->bytes);
+  else
+    ms_free(t->data);
+  ms_device_close(t->dev);
+  ms_free(t);
+}
+
+/* ---- from a teacher's hidden states ---- */
+
+static ms_status make_topk(ms_target *t, const float *hidden, int64_t budget) {
+  const ms_head_weights *h = &t->head;
+  ms_device *dev = t->dev;
+  int32_t k = t->options.k;
+  int64_t most = (budget > 0 ? budget : MS_HEAD_BUDGET) / (4 * h->vocab), rows = t->rows;
+  void *logits;
+  ms_status st = MS_OK;
+
+  if (!rows) return MS_OK;
+  if (most < 1) most = 1;
+  int64_t chunks = (rows + most - 1) / most, size = (rows + chunks - 1) / chunks;
+  size_t bytes = (size_t)(size * h->vocab) * 4;
+  MS_TRY(dev->ops->alloc(bytes, &logits));
+  for (int64_t r = 0; r < rows && st == MS_OK; r += size) {
+    int64_t n = rows - r < size ? rows - r : size;
+    ms_topk_args a = {t->id + r * k, t->log_p + r * k, t->log_rest + r, logits, n, h->vocab,
+                      t->options.vocab, k,
+                      (float)(1 / (t->options.temperature * t->options.teacher_temperature)),
+                      h->scale, h->soft_cap};
+    MS_TRY_OR(end, MS_OP(dev, linear, logits, hidden + r * h->width, h->w, h->dtype, n, h->width,
+                         h->vocab, 0));
+    MS_TRY_OR(end, MS_OP(dev, topk, &a));
+  }
+end:
+  dev->ops->free(logits, bytes);
+  return st;
+}
+
+static ms_status fill(ms_target *t, const float *hidden, int64_t budget) {
+  const ms_head_weights *h = &t->head;
+  if (t->options.kind == MS_TARGET_TOPK) return make_topk(t, hidden, budget);
+  if (!t->rows) return MS_OK;
+  if (t->options.kind == MS_TARGET_HIDDEN)
+    return MS_OP(t->dev, cast, t->hidden, t->options.hidden_dtype, hidden, MS_F32,
+                 t->rows * h->width);
+  return MS_OP(t->dev, linear, t->logits, hidden, h->w, h->dtype, t->rows, h->width, h->vocab, 0);
+}
+
+ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
+                         const float *hidden, const ms_head_weights *head, int64_t budget,
+                         void (*hold)(void *owner, int by), void *owner, ms_target **out) {
+  ms_target *t;
+  *out = NULL;
+  MS_TRY(check_options(options, rows, head->vocab));
+  MS_TRY(new_target(dev, options, rows, head, &t));
+  ms_status st = fill(t, hidden, budget);
+  if (st != MS_OK) {
+    ms_target_free(t);
+    return st;
+  }
+  if (options->kind == MS_TARGET_HIDDEN && hold) {
+    hold(owner, 1);
+    t->hold = hold;
+    t->owner = owner;
+  }
+  *out = t;
+  return MS_OK;
+}
+
+/* ---- from values ---- */
+
+static int by_id(const void *a, const void *b) {
+  int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* The mass of a row must be 1 within what storing log-probabilities in 16 bits may cost. */
+#define MASS_SLACK 0.02
+
+static ms_status check_topk_row(const ms_target_options *o, int64_t r, const int32_t *id,
+                                const float *log_p, float log_rest, int32_t *sorted) {
+  double mass = exp(log_rest);
+  for (int32_t j = 0; j < o->k; j++) {
+    MS_REQUIRE(id[j] >= 0 && id[j] < o->vocab, "target: row %lld has id %d, not in 0..%lld",
+               (long long)r, id[j], (long long)o->vocab - 1);
+    mass += exp(log_p[j]);
+    sorted[j] = id[j];
+  }
+  MS_REQUIRE(fabs(mass - 1) <= MASS_SLACK,
+             "target: row %lld has mass %g with its leftover, not 1: log_p and log_rest must come "
+             "from one softmax over all shared ids", (long long)r, mass);
+  qsort(sorted, (size_t)o->k, sizeof *sorted, by_id);
+  for (int32_t j = 1; j < o->k; j++)
+    MS_REQUIRE(sorted[j] != sorted[j - 1], "target: row %lld has id %d twice", (long long)r,
+               sorted[j]);
+  return MS_OK;
+}
+
+static ms_status check_topk(const ms_target_options *o, int64_t rows, const int32_t *id,
+                            const float *log_p, const float *log_rest) {
+  void *sorted;
+  MS_TRY(ms_alloc((size_t)o->k * sizeof(int32_t), "target", &sorted));
+  ms_status st = MS_OK;
+  for (int64_t r = 0; r < rows && st == MS_OK; r++)
+    st = check_topk_row(o, r, id + r * o->k, log_p + r * o->k, log_rest[r], sorted);
+  ms_free(sorted);
+  return st;
+}
+
+ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const int32_t *id,
+                         const float *log_p, const float *log_rest, ms_target **out) {
+  ms_head_weights none = {NULL, 0, 0, 0, 1, 0};
+  *out = NULL;
+  MS_TRY(check_options(options, rows, 0));
+  MS_REQUIRE(options->kind == MS_TARGET_TOPK, "target: topk values for a %s target",
+             kinds[options->kind]);
+  MS_TRY(check_topk(options, rows, id, log_p, log_rest));
+  MS_TRY(new_target(NULL, options, rows, &none, out));
+  size_t n = (size_t)rows * (size_t)options->k * 4;
+  memcpy((*out)->id, id, n);
+  memcpy((*out)->log_p, log_p, n);
+  memcpy((*out)->log_rest, log_rest, (size_t)rows * 4);
+  return MS_OK;
+}
+
+ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const float *logits,
+                           ms_target **out) {
+  *out = NULL;
+  MS_TRY(check_options(options, rows, 0));
+  MS_REQUIRE(options->kind == MS_TARGET_LOGITS, "target: logits for a %s target",
+             kinds[options->kind]);
+  ms_head_weights head = {NULL, 0, options->vocab, 0, 1, 0};
+  MS_TRY(new_target(NULL, options, rows, &head, out));
+  memcpy((*out)->logits, logits, (*out)->bytes);
+  return MS_OK;
+}
+
+/* ---- reading ---- */
+
+int64_t ms_target_rows(const ms_target *t) { return t->rows; }
+
+ms_status ms_target_info(const ms_target *t, char **json) {
+  const ms_target_options *o = &t->options;
+  *json = NULL;
+  json_t *j = json_pack("{s:s, s:I, s:I, s:s, s:f, s:f, s:I}", "kind", kinds[o->kind], "rows",
+                        (json_int_t)t->rows, "vocab", (json_int_t)o->vocab, "on",
+                        o->on == MS_ON_ALL ? "all" : "response", "temperature", o->temperature,
+                        "teacher_temperature", o->teacher_temperature, "bytes",
+                        (json_int_t)t->bytes);
+  if (!j) return MS_FAIL(MS_ENOMEM, "target: no memory for its description");
+  if (o->kind == MS_TARGET_TOPK) json_object_set_new(j, "k", json_integer(o->k));
+  if (o->kind == MS_TARGET_HIDDEN) {
+    json_object_set_new(j, "width", json_integer(t->head.width));
+    json_object_set_new(j, "dtype", json_string(o->hidden_dtype == MS_BF16 ? "bf16" : "f32"));
+  }
+  ms_status st = ms_json_text(j, 0, json);
+  json_decref(j);
+  return st;
+}
+
+static ms_status read_array(const ms_target *t, void *to, const void *from, size_t bytes) {
+  if (!to || !bytes) return MS_OK;
+  if (t->dev) return MS_OP(t->dev, read, to, from, bytes);
+  memcpy(to, from, bytes);
+  return MS_OK;
+}
+
+ms_status ms_target_read(const ms_target *t, int32_t *id, float *log_p, float *log_rest) {
+  size_t rows = (size_t)t->rows, n = rows * (size_t)t->options.k * 4;
+  MS_REQUIRE(t->options.kind == MS_TARGET_TOPK, "target: a %s target has no top-k to read",
+             kinds[t->options.kind]);
+  MS_TRY(read_array(t, id, t->id, n));
+  MS_TRY(read_array(t, log_p, t->log_p, n));
+  return read_array(t, log_rest, t->log_rest, rows * 4);
+}

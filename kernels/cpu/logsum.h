@@ -1,0 +1,101 @@
+/* logsum.h - log-sum-exp of rows of logits, by blocks that stay in the first-level cache.
+ *
+ * Each block's exponentials are taken relative to the block's own maximum, so one pass over memory
+ * gives maxima, sums and the exponentials themselves, and nothing that matters underflows. topk.c
+ * and head_loss.c share these functions: equal rows give bitwise equal log-probabilities. */
+#ifndef MS_CPU_LOGSUM_H
+#define MS_CPU_LOGSUM_H
+#include "softmax_math.h"
+
+enum { LOGSUM_BLOCK = 4096 };
+
+/* sum of exp((z - max) inv_t), with max in units of z; max is -inf when there is nothing. */
+typedef struct logsum {
+  float max;
+  double sum;
+} logsum;
+
+static inline logsum logsum_none(void) { return (logsum){-INFINITY, 0}; }
+
+/* exp((z - max) inv_t), in double; 0 for z = -inf, also when max is. */
+static inline double exp_above(float z, float max, float inv_t) {
+  return z == -INFINITY ? 0 : exp(((double)z - max) * inv_t);
+}
+
+static inline void logsum_add(logsum *s, logsum x, float inv_t) {
+  if (x.max == -INFINITY) return;
+  if (x.max > s->max) {
+    s->sum = s->sum * exp_above(s->max, x.max, inv_t) + x.sum;
+    s->max = x.max;
+  } else {
+    s->sum += x.sum * exp_above(x.max, s->max, inv_t);
+  }
+}
+
+static inline double logsum_log(logsum s) { return log(s.sum); }
+
+/* (z - max) inv_t - log sum, rounded to float once. */
+static inline float logsum_logp(logsum s, double log_sum, float z, float inv_t) {
+  return z == -INFINITY ? z : (float)(((double)z - s.max) * inv_t - log_sum);
+}
+
+static inline float block_max(const float *z, int64_t n) {
+  const float *end = z + n / VF_LANES * VF_LANES;
+  vf a = vf_set(-INFINITY), b = a, c = a, d = a;
+  for (; z + 4 * VF_LANES <= end; z += 4 * VF_LANES) {
+    a = vf_max(vf_load(z), a);
+    b = vf_max(vf_load(z + VF_LANES), b);
+    c = vf_max(vf_load(z + 2 * VF_LANES), c);
+    d = vf_max(vf_load(z + 3 * VF_LANES), d);
+  }
+  for (; z < end; z += VF_LANES) a = vf_max(vf_load(z), a);
+  if (n % VF_LANES) b = vf_max(vf_load_fill(z, n % VF_LANES, -INFINITY), b);
+  return vf_hmax(vf_max(vf_max(a, b), vf_max(c, d)));
+}
+
+/* The first index of `value` in a block that holds it. */
+static inline int64_t block_find(const float *z, int64_t n, float value) {
+  int64_t i = 0;
+  while (i + 1 < n && z[i] != value) i++;
+  return i;
+}
+
+/* sum of exp((z - max) inv_t); the terms go to `e` (NULL: not wanted), which may be z. */
+static inline float block_exp(float *e, const float *z, int64_t n, float max, float inv_t) {
+  vf m = vf_set(max == -INFINITY ? 0.0f : max), t = vf_set(inv_t), a = vf_zero(), b = a;
+  int64_t i = 0;
+  for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES) {
+    vf x = exp_negative((vf_load(z + i) - m) * t), y = exp_negative((vf_load(z + i + VF_LANES) - m) * t);
+    a = a + x;
+    b = b + y;
+    if (e) vf_store(e + i, x), vf_store(e + i + VF_LANES, y);
+  }
+  for (; i < n; i += VF_LANES) {
+    int64_t rest = n - i < VF_LANES ? n - i : VF_LANES;
+    vf x = exp_negative((vf_load_fill(z + i, rest, -INFINITY) - m) * t);
+    a = a + x;
+    if (e) vf_store_part(e + i, x, rest);
+  }
+  return vf_sum(a + b);
+}
+
+/* The logits of a row after the head's scale and soft cap; the derivative of the cap goes to
+ * `slope` (NULL: not wanted). */
+static inline void cap_row(float *z, float *slope, int64_t n, float scale, float cap) {
+  if (scale == 1 && cap == 0) return;
+  for (int64_t i = 0; i < n; i += VF_LANES) {
+    int64_t part = n - i < VF_LANES ? n - i : VF_LANES;
+    vf x = vf_load_fill(z + i, part, 0) * vf_set(scale);
+    if (cap > 0) {
+      /* tanh |x| = -expm1(-2|x|) / (1 + e^(-2|x|)), its derivative 4 e^(-2|x|) / (1 + ..)^2 */
+      vf u = x * vf_set(1 / cap), m;
+      vf e = exp_expm1(vf_set(-2.0f) * vf_abs(u), &m), one = vf_set(1.0f);
+      vf t = m / (one + e) * vf_set(cap);
+      x = vf_select((u < vf_zero()), t, vf_zero() - t);
+      if (slope) vf_store_part(slope + i, vf_set(4.0f) * e / ((one + e) * (one + e)), part);
+    }
+    vf_store_part(z + i, x, part);
+  }
+}
+
+#endif

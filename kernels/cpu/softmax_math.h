@@ -1,0 +1,86 @@
+/* softmax_math.h - exp and log as softmaxes need them: of arguments <= 0, with e^x - 1 and
+ * log(1 + y) accurate relative to themselves, so that equal distributions differ by exactly 0. */
+#ifndef MS_CPU_SOFTMAX_MATH_H
+#define MS_CPU_SOFTMAX_MATH_H
+#include <math.h>
+
+#include "simd.h"
+
+VF_INLINE vf vf_zero(void) { return vf_set(0); }
+
+VF_INLINE int vi_any(vi a) {
+#if VF_LANES == 16
+  return _mm512_test_epi32_mask((__m512i)a, (__m512i)a) != 0;
+#elif VF_LANES == 8
+  return _mm256_movemask_ps((__m256)a) != 0;
+#else
+  return (a[0] | a[1] | a[2] | a[3]) != 0;
+#endif
+}
+
+/* The first n elements, the other lanes `fill`. */
+VF_INLINE vf vf_load_fill(const float *p, int64_t n, float fill) {
+  return n >= VF_LANES ? vf_load(p)
+                       : vf_select(vi_index() < vi_set((int32_t)n), vf_load_n(p, n), vf_set(fill));
+}
+
+VF_INLINE void vf_store_part(float *p, vf x, int64_t n) {
+  if (n >= VF_LANES)
+    vf_store(p, x);
+  else
+    vf_store_n(p, x, n);
+}
+
+/* x = n ln 2 + f with |f| <= ln(2)/2: 2^n, and e^f - 1 by its Taylor series (what is cut off is
+ * below 2e-8 of it). x <= 0; under EXP_FLOOR it is taken as that; NaN stays. */
+#define EXP_FLOOR (-87.0f)
+VF_INLINE vf exp_parts(vf x, vf *pow2) {
+  vf c = vf_max(vf_set(EXP_FLOOR), x);
+  vf n = vf_round(c * vf_set(1.44269504088896341f));
+  vf f = vf_fnma(n, vf_set(0x1.62e4p-1f), c);
+  f = vf_fnma(n, vf_set(0x1.7f7d1cp-20f), f);
+  vf p = vf_set(1.0f / 5040);
+  p = vf_fma(p, f, vf_set(1.0f / 720));
+  p = vf_fma(p, f, vf_set(1.0f / 120));
+  p = vf_fma(p, f, vf_set(1.0f / 24));
+  p = vf_fma(p, f, vf_set(1.0f / 6));
+  p = vf_fma(p, f, vf_set(0.5f));
+  *pow2 = vf_scale(vf_set(1.0f), n);
+  return vf_fma(f * f, p, f);
+}
+
+/* e^x for x <= 0; 0 below EXP_FLOOR. */
+VF_INLINE vf exp_negative(vf x) {
+  vf pow2, m = exp_parts(x, &pow2);
+  return vf_select(x < vf_set(EXP_FLOOR), vf_zero(), vf_fma(m, pow2, pow2));
+}
+
+/* e^x and e^x - 1 for x <= 0. */
+VF_INLINE vf exp_expm1(vf x, vf *expm1) {
+  vf pow2, m = exp_parts(x, &pow2);
+  vi low = x < vf_set(EXP_FLOOR);
+  *expm1 = vf_select(low, vf_set(-1.0f), vf_fma(m, pow2, pow2 - 1.0f));
+  return vf_select(low, vf_zero(), vf_fma(m, pow2, pow2));
+}
+
+/* log(w) for w = 1 + y in (0, 1], given both: near 1 the exact y is used. w = 2^k m with m in
+ * [sqrt(1/2), sqrt(2)), and the polynomial of simd.h for log m. */
+VF_INLINE vf log_1p(vf w, vf y) {
+  vi bits = (vi)w;
+  vi k = (bits - 0x3f3504f3) >> 23;
+  vf f = vf_select(k == vi_set(0), y, (vf)(bits - (k << 23)) - 1.0f);
+  vf p = vf_set(7.0376836292e-2f);
+  p = vf_fma(p, f, vf_set(-1.1514610310e-1f));
+  p = vf_fma(p, f, vf_set(1.1676998740e-1f));
+  p = vf_fma(p, f, vf_set(-1.2420140846e-1f));
+  p = vf_fma(p, f, vf_set(1.4249322787e-1f));
+  p = vf_fma(p, f, vf_set(-1.6668057665e-1f));
+  p = vf_fma(p, f, vf_set(2.0000714765e-1f));
+  p = vf_fma(p, f, vf_set(-2.4999993993e-1f));
+  p = vf_fma(p, f, vf_set(3.3333331174e-1f));
+  vf ff = f * f;
+  vf r = vf_fma(ff * f, p, vf_fma(ff, vf_set(-0.5f), f));
+  return vf_fma(__builtin_convertvector(k, vf), vf_set(0.693147180559945309f), r);
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* head.h - what the fused head asks of a backend: top-k with log-sum-exp, and the pass that turns
+ * a chunk of logits into losses and their gradient in place. DESIGN section 4 has the formulas.
+ *
+ * Notation, per row: z are the student's logits, y a teacher's, V the ids that both share,
+ * lp = log_softmax(y / (T Tt)), lq = log_softmax(z / T) over ids below V. An id that is -inf on
+ * either side leaves both softmaxes. A top-k term compares the k ids of the support S and, with
+ * MS_TAIL_BUCKET, the leftover B as one more symbol; the student's share of B is a log-sum-exp over
+ * the ids outside S. What follows from the rule on -inf there: an id of S that is -inf on either
+ * side leaves both; so does B when either side has nothing in it (all of it is -inf); an id outside
+ * S that only the student has at -inf stays in the teacher's B, which cannot be divided. Whatever
+ * left, the remaining symbols are normalised again on both sides; with none left the loss is 0. */
+#ifndef MS_KERNELS_HEAD_H
+#define MS_KERNELS_HEAD_H
+#include <stdint.h>
+
+/* The k largest of logits[r, 0..vocab), largest first, ties by lower id; log_p is their
+ * log-softmax over the vocab at temperature 1/inv_t, log_rest the log of what is left (-inf for
+ * nothing). Overwrites the logits. */
+typedef struct ms_topk_args {
+  int32_t *id;     /* [rows, k] */
+  float *log_p;    /* [rows, k] */
+  float *log_rest; /* [rows] */
+  float *logits;   /* [rows, stride] */
+  int64_t rows, stride, vocab;
+  int32_t k;
+  float inv_t;           /* 1 / (T Tt) */
+  float scale, soft_cap; /* applied to the logits first: scale z, then c tanh(z / c); 1, 0: none */
+} ms_topk_args;
+
+/* Rows of a teacher's logits; row r of the chunk is at row[r] (negative: the teacher has none).
+ * scale and soft_cap are applied by the pass, in place. */
+typedef struct ms_head_source {
+  float *logits; /* [.., stride] */
+  int64_t stride;
+  float scale, soft_cap;
+  const int32_t *row; /* [rows] */
+} ms_head_source;
+
+/* What the pass returns for each row and term, as doubles: the loss l with its factor t_scale (no
+ * weight), then the fields of ms_term_result from `agree` on; all 0 where the weight is 0. */
+enum { MS_HEAD_VALUE = 0, MS_HEAD_AGREE, MS_HEAD_TEACHER_MASS, MS_HEAD_STUDENT_MASS,
+       MS_HEAD_TEACHER_ENTROPY, MS_HEAD_STUDENT_ENTROPY, MS_HEAD_STATS };
+
+typedef struct ms_head_term {
+  int32_t kind, objective, tail; /* as in ms_term */
+  int32_t source;                /* index of a full target's source; -1: top-k or CE */
+  int64_t vocab;                 /* ids that take part: V, or the student's width for CE */
+  double inv_t, inv_tt;          /* 1 / T for the student, 1 / (T Tt) for a full teacher */
+  double parameter;              /* beta, lambda, alpha */
+  double t_scale;
+  double gradient;     /* weight * t_scale / norm: the gradient's factor besides a */
+  double sign_width;   /* tvd: |lq - lp| up to here has no sign */
+  const float *weight; /* [rows]: a */
+  int32_t k;           /* top-k: */
+  const int32_t *row;  /* [rows]: the row of the arrays below */
+  const int32_t *id;
+  const float *log_p, *log_rest;
+} ms_head_term;
+
+typedef struct ms_head_args {
+  double *stats; /* [rows, terms, MS_HEAD_STATS] */
+  float *logits; /* [rows, vocab]: of the head's product; becomes the gradient when `gradient` */
+  const int32_t *label; /* [rows]; NULL without CE */
+  int64_t rows, vocab;
+  float scale, soft_cap; /* of the student's head; the gradient passes through both */
+  int gradient;          /* 0: values only; the logits are spoilt all the same */
+  int32_t terms, sources;
+  const ms_head_term *term;
+  const ms_head_source *source;
+} ms_head_args;
+
+#endif
