@@ -7,6 +7,10 @@ local check = require 'moonstill.check'
 
 local M = {}
 
+-- These models are too small for threads to help, and threads that wait in turn slow the machine
+-- down; what is tested with several sets their number itself.
+C.ms_threads_set(1)
+
 M.families = { 'llama', 'llama3-rope', 'llama-bias', 'smollm2', 'mistral', 'qwen2', 'qwen2-window',
                'qwen3', 'phi3' }
 
@@ -107,7 +111,7 @@ end
 
 --- The config of a tiny model; `changes` go over it.
 function M.config(changes)
-  local c = { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab_size = 37,
+  local c = { model_type = 'llama', vocab_size = 37,
               hidden_size = 24, intermediate_size = 40, num_hidden_layers = 3,
               num_attention_heads = 4, num_key_value_heads = 2, max_position_embeddings = 64,
               rms_norm_eps = 1e-5, rope_theta = 10000, hidden_act = 'silu',

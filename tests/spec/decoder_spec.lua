@@ -9,7 +9,7 @@ local tools = require 'tests.tools'
 -- `it`, or `pending` while the library is built without the fused head.
 local has_head = pcall(function() return C.ms_head_run end)
 local function it_learns(name, body)
-  if has_head then it(name, body) else pending(name .. ': this build has no head') end
+  if has_head then it(name, body) else pending(name, 'this build has no head') end
 end
 
 local function open(name, options)
@@ -117,7 +117,7 @@ describe('decoder against models in the wild', function()
       end
       model:free()
     end
-    if folder then it(name, test) else pending(name .. ': ' .. why) end
+    if folder then it(name, test) else pending(name, why) end
   end
 end)
 
