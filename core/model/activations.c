@@ -194,10 +194,11 @@ void ms_activations_free(ms_device *dev, struct ms_activations *act) {
   if (!act) return;
   if (act->arena) dev->ops->free(act->arena, act->arena_bytes);
   if (act->rope) dev->ops->free(act->rope, act->rope_bytes);
+  ms_head_space_free(&act->head);
   ms_free(act->layer);
   ms_free(act);
 }
 
 size_t ms_activations_bytes(const struct ms_activations *act) {
-  return act ? act->arena_bytes + act->rope_bytes : 0;
+  return act ? act->arena_bytes + act->rope_bytes + act->head.bytes : 0;
 }

@@ -5,6 +5,7 @@
  * a model is alive at a time, and its pointers are good until the next one starts. */
 #ifndef MS_DECODER_H
 #define MS_DECODER_H
+#include "../loss/head.h"
 #include "model.h"
 
 /* Keys and values of tokens seen, f32 [slots, capacity, kv_heads, head_dim] for each layer. */
@@ -47,6 +48,7 @@ struct ms_activations {
   size_t rope_bytes;
   int64_t positions;
   ms_kept *layer; /* [layers], host */
+  ms_head_space head; /* the fused head's workspace */
 
   /* of the present pass, in the arena */
   int32_t *token, *position, *segment_start, *row, *slot, *first, *length;

@@ -7,11 +7,6 @@
 #include "batch.h"
 #include "decoder.h"
 
-/* Absent while a build has no head. */
-#pragma weak ms_head_learn
-#pragma weak ms_target_make
-#pragma weak ms_target_rows
-
 ms_status ms_batch_check(const ms_model *model, const ms_batch *batch) {
   const ms_config *c = &model->config;
   for (int64_t i = 0; i < batch->segments; i++) {
@@ -95,7 +90,6 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
   MS_REQUIRE(options && (options->on == MS_ON_RESPONSE || options->on == MS_ON_ALL),
              "target: on is %d, neither response nor all", options ? options->on : -1);
   MS_TRY(ms_batch_check(teacher, batch));
-  if (!ms_target_make) return MS_FAIL(MS_EUNSUPPORTED, "target: this build has no head");
   MS_TRY(ms_alloc((size_t)batch->rows[options->on] * 4, "target: rows", &row));
   ms_pass pass = batch_pass(teacher, batch);
   pass.row = row;
@@ -182,7 +176,8 @@ static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervi
                        .budget = model->head_bytes,
                        .d_hidden = learn ? ms_pass_d_hidden(&pass) : NULL,
                        .d_head = learn ? model->head.g : NULL,
-                       .result = result};
+                       .result = result,
+                       .space = &model->act->head};
   ms_model_head(model, &call.head);
   MS_TRY(ms_head_learn(&call));
   return learn ? ms_pass_backward(&pass) : MS_OK;
@@ -191,7 +186,6 @@ static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervi
 static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
                      int learn, ms_term_result *result) {
   supervised s;
-  if (!ms_head_learn) return MS_FAIL(MS_EUNSUPPORTED, "loss: this build has no head");
   MS_TRY(check_terms(batch, terms, term));
   MS_TRY(ms_batch_check(model, batch));
   MS_TRY(find_rows(batch, terms, term, &s));

@@ -6,12 +6,6 @@ local models = require 'tests.models'
 local read = require 'tests.reference.read'
 local tools = require 'tests.tools'
 
--- `it`, or `pending` while the library is built without the fused head.
-local has_head = pcall(function() return C.ms_head_run end)
-local function it_learns(name, body)
-  if has_head then it(name, body) else pending(name, 'this build has no head') end
-end
-
 local function open(name, options)
   local o = { train = true, dtype = 'f32' }
   for key, value in pairs(options or {}) do o[key] = value end
@@ -73,7 +67,7 @@ describe('decoder against transformers', function()
     end)
 
     for _, loss in ipairs { 'ce', 'kd', 'mix' } do
-      it_learns(family .. ': gradients of ' .. loss, function()
+      it(family .. ': gradients of ' .. loss, function()
         local ref = read(family)
         local model, batch = open(ref), models.reference_batch(ref)
         local target, free = reference_target(ref)
@@ -156,7 +150,7 @@ describe('packing', function()
       model:free()
     end)
 
-    it_learns('does not change gradients: ' .. family, function()
+    it('does not change gradients: ' .. family, function()
       ref = read(family)
       local model = open(ref)
       local batch = models.reference_batch(ref)

@@ -5,10 +5,6 @@ local models = require 'tests.models'
 local read = require 'tests.reference.read'
 local tools = require 'tests.tools'
 
--- `it`, or `pending` while the library is built without the fused head.
-local has_head = pcall(function() return C.ms_head_run end)
-local it = has_head and it or function(name) pending(name, 'this build has no head') end
-
 local VOCAB = 37
 
 local function refused(pattern, ...)
