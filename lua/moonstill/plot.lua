@@ -1,0 +1,332 @@
+--- Curves: as an SVG file, and sketched in the terminal.
+---
+--- A panel is a table: `title`, `x_label`, `y_label`, `log` (a logarithmic y axis), `y_min`,
+--- `y_max`, and `series`, a list of { name, x = {…}, y = {…} } whose x ascend. Points that are not
+--- finite (or not positive on a logarithmic axis) are left out. The SVG needs no font, script or
+--- style from elsewhere.
+
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+
+local M = {}
+
+-- Colours that the colour-blind can tell apart; the dashes repeat the difference.
+local colours = { '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#8a6d00', '#56b4e9' }
+local dashes = { '', '7 3', '2 3', '9 3 2 3', '4 2', '1 2' }
+local marks = { 'o', '+', 'x', '*', '#', '@' }
+
+-- axes -------------------------------------------------------------------------------------------
+
+local function finite(v) return v == v and v > -math.huge and v < math.huge end
+
+local function usable(panel, y) return finite(y) and (not panel.log or y > 0) end
+
+--- A step of 1, 2 or 5 times a power of ten that cuts `range` into at most `most` parts.
+local function nice_step(range, most)
+  local raw = range / most
+  local power = 10 ^ math.floor(math.log10(raw))
+  for _, factor in ipairs { 1, 2, 5, 10 } do
+    if factor * power >= raw * (1 - 1e-9) then return factor * power end
+  end
+end
+
+--- Round numbers from `low` to `high`, both ends widened to one of them.
+--- @param low number
+--- @param high number
+--- @param most integer how many steps at most, between the given ends
+--- @return number[] ticks ascending
+--- @return number step
+function M.ticks(low, high, most)
+  if high <= low then
+    local room = low == 0 and 1 or math.abs(low) * 0.1
+    low, high = low - room, high + room
+  end
+  local step = nice_step(high - low, most)
+  local list = {}
+  local first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+  for i = first, last do list[#list + 1] = i * step end
+  return list, step
+end
+
+-- Decades; where there are few, 2 and 5 between them.
+local function log_ticks(low, high)
+  local factors = math.log10(high / low) < 2.5 and { 1, 2, 5 } or { 1 }
+  local list = {}
+  for power = math.floor(math.log10(low)), math.ceil(math.log10(high)) do
+    for _, factor in ipairs(factors) do list[#list + 1] = factor * 10 ^ power end
+  end
+  while #list > 2 and list[2] <= low do table.remove(list, 1) end
+  while #list > 2 and list[#list - 1] >= high do table.remove(list) end
+  return list
+end
+
+--- A tick's text: no more digits than its step needs.
+--- @param value number
+--- @param step? number default: the value's own
+function M.label(value, step)
+  if value == 0 then return '0' end
+  local size = math.abs(value)
+  if size >= 1e6 or size < 1e-4 then
+    return (('%.3g'):format(value):gsub('e([+-])0*(%d)', function(sign, digit)
+      return 'e' .. (sign == '-' and '-' or '') .. digit
+    end))
+  end
+  local digits = math.max(0, -math.floor(math.log10(step or size) + 1e-9)) + 0 -- no minus zero
+  return ('%.' .. digits .. 'f'):format(value)
+end
+
+local function extent(panel)
+  local x0, x1, y0, y1 = math.huge, -math.huge, math.huge, -math.huge
+  for _, s in ipairs(panel.series) do
+    for i = 1, #s.x do
+      if finite(s.x[i]) and usable(panel, s.y[i]) then
+        x0, x1 = math.min(x0, s.x[i]), math.max(x1, s.x[i])
+        y0, y1 = math.min(y0, s.y[i]), math.max(y1, s.y[i])
+      end
+    end
+  end
+  if x0 > x1 then return 0, 1, panel.log and 0.1 or 0, 1 end
+  return x0, x1, panel.y_min or y0, panel.y_max or y1
+end
+
+-- Ticks and the map from values to 0 .. 1 of both axes. x ends where the data end.
+local function axes_of(panel, x_most, y_most)
+  local x0, x1, y0, y1 = extent(panel)
+  if x1 <= x0 then x0, x1 = x0 - 0.5, x1 + 0.5 end
+  local xs, x_step = M.ticks(x0, x1, x_most)
+  while #xs > 0 and xs[#xs] > x1 * (1 + 1e-9) do xs[#xs] = nil end
+  while #xs > 0 and xs[1] < x0 - 1e-9 * math.abs(x0) do table.remove(xs, 1) end
+  local ys, y_step
+  if panel.log then ys = log_ticks(y0, y1) else ys, y_step = M.ticks(y0, y1, y_most) end
+  local function level(y) return panel.log and math.log(y) or y end
+  local low, high = level(ys[1]), level(ys[#ys])
+  return {
+    xs = xs, ys = ys, x_step = x_step, y_step = y_step,
+    x = function(v) return (v - x0) / (x1 - x0) end,
+    y = function(v) return (level(v) - low) / (high - low) end,
+  }
+end
+
+local function check_panel(panel)
+  if type(panel.series) ~= 'table' or #panel.series == 0 then
+    error('plot: a panel needs a list of series', 3)
+  end
+  for i, s in ipairs(panel.series) do
+    if type(s.x) ~= 'table' or type(s.y) ~= 'table' or #s.x ~= #s.y then
+      error(("plot: series %d ('%s') needs x and y of equal length"):format(i, tostring(s.name)), 3)
+    end
+  end
+end
+
+-- SVG --------------------------------------------------------------------------------------------
+
+local escapes = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }
+local function escape(text) return (tostring(text):gsub('[&<>"]', escapes)) end
+
+local function pen()
+  local out = {}
+  local function put(text, ...) out[#out + 1] = select('#', ...) > 0 and text:format(...) or text end
+  return put, out
+end
+
+local function put_text(put, x, y, anchor, class, text, more)
+  put('<text x="%.1f" y="%.1f" text-anchor="%s" class="%s"%s>%s</text>', x, y, anchor, class,
+    more or '', escape(text))
+end
+
+local function put_axes(put, panel, axes, box)
+  for _, v in ipairs(axes.ys) do
+    local y = box.bottom - axes.y(v) * box.height
+    put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="grid"/>', box.left, y, box.right, y)
+    put_text(put, box.left - 8, y + 4, 'end', 'tick', M.label(v, axes.y_step))
+  end
+  for _, v in ipairs(axes.xs) do
+    local x = box.left + axes.x(v) * box.width
+    put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="axis"/>', x, box.bottom, x,
+      box.bottom + 4)
+    put_text(put, x, box.bottom + 18, 'middle', 'tick', M.label(v, axes.x_step))
+  end
+  put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="axis"/>', box.left, box.bottom,
+    box.right, box.bottom)
+  if panel.title then put_text(put, box.left, box.top - 30, 'start', 'title', panel.title) end
+  if panel.x_label then
+    put_text(put, (box.left + box.right) / 2, box.bottom + 38, 'middle', 'label', panel.x_label)
+  end
+  if panel.y_label then
+    local x, y = box.left - 46, (box.top + box.bottom) / 2
+    put_text(put, x, y, 'middle', 'label', panel.y_label,
+      (' transform="rotate(-90 %.1f %.1f)"'):format(x, y))
+  end
+end
+
+-- The line of a series; a point that cannot be drawn breaks it, and a point alone is a dot.
+local function put_series(put, panel, axes, box, s, colour, dash)
+  local run = {}
+  local function finish()
+    if #run == 1 then
+      local x, y = run[1]:match '([^,]+),(.+)'
+      put('<circle cx="%s" cy="%s" r="3" fill="%s"/>', x, y, colour)
+    elseif #run > 1 then
+      put('<polyline points="%s" stroke="%s"%s class="line"/>', table.concat(run, ' '), colour,
+        dash ~= '' and (' stroke-dasharray="%s"'):format(dash) or '')
+    end
+    run = {}
+  end
+  for i = 1, #s.x do
+    if finite(s.x[i]) and usable(panel, s.y[i]) then
+      local x = box.left + axes.x(s.x[i]) * box.width
+      local y = box.bottom - math.max(-0.02, math.min(1.02, axes.y(s.y[i]))) * box.height
+      run[#run + 1] = ('%.1f,%.1f'):format(x, y)
+    else
+      finish()
+    end
+  end
+  finish()
+end
+
+local function put_legend(put, panel, box)
+  local x, y = box.left, box.top - 12
+  for i, s in ipairs(panel.series) do
+    local colour, dash = colours[(i - 1) % #colours + 1], dashes[(i - 1) % #dashes + 1]
+    put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"%s class="line"/>', x, y - 4,
+      x + 26, y - 4, colour, dash ~= '' and (' stroke-dasharray="%s"'):format(dash) or '')
+    put_text(put, x + 32, y, 'start', 'tick', s.name or ('series ' .. i))
+    x = x + 48 + 6.6 * #tostring(s.name or ('series ' .. i))
+  end
+end
+
+local style = [[<style>
+text{font-family:Helvetica,Arial,"DejaVu Sans",sans-serif;fill:#222}
+.title{font-size:15px;font-weight:bold}.label{font-size:13px}.tick{font-size:12px;fill:#444}
+.grid{stroke:#e4e4e4}.axis{stroke:#555}
+.line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+</style>]]
+
+--- The text of an SVG picture: panels side by side.
+--- @param panels table a panel, or a list of panels
+--- @param options? { width?: integer, height?: integer } of one panel in pixels; default 560, 360
+--- @return string
+function M.svg(panels, options)
+  if panels.series then panels = { panels } end
+  local width = options and options.width or 560
+  local height = options and options.height or 360
+  local put, out = pen()
+  put('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">',
+    width * #panels, height, width * #panels, height)
+  put(style)
+  put '<rect width="100%" height="100%" fill="#fff"/>'
+  for i, panel in ipairs(panels) do
+    check_panel(panel)
+    local box = { left = (i - 1) * width + 72, right = i * width - 24, top = 58,
+      bottom = height - 52 }
+    box.width, box.height = box.right - box.left, box.bottom - box.top
+    local axes = axes_of(panel, math.max(2, math.floor(box.width / 75)),
+      math.max(2, math.floor(box.height / 45)))
+    put_axes(put, panel, axes, box)
+    for k, s in ipairs(panel.series) do
+      put_series(put, panel, axes, box, s, colours[(k - 1) % #colours + 1],
+        dashes[(k - 1) % #dashes + 1])
+    end
+    put_legend(put, panel, box)
+  end
+  put '</svg>\n'
+  return table.concat(out, '\n')
+end
+
+--- Writes an SVG file.
+--- @param path string
+--- @param panels table a panel, or a list of panels
+--- @param options? table as for `svg`
+function M.write(path, panels, options)
+  local text = M.svg(panels, options)
+  check(C.ms_file_write(path, text, #text))
+end
+
+-- terminal ---------------------------------------------------------------------------------------
+
+-- y of a series at x by straight lines between its points, or nil outside or beside a gap.
+local function value_at(panel, s, x)
+  for i = 1, #s.x - 1 do
+    local a, b = s.x[i], s.x[i + 1]
+    if x >= a and x <= b and usable(panel, s.y[i]) and usable(panel, s.y[i + 1]) then
+      return b == a and s.y[i] or s.y[i] + (s.y[i + 1] - s.y[i]) * (x - a) / (b - a)
+    end
+  end
+  if #s.x == 1 then return usable(panel, s.y[1]) and s.y[1] or nil end
+end
+
+local function blank(columns, rows)
+  local cells = {}
+  for r = 1, rows do
+    cells[r] = {}
+    for c = 1, columns do cells[r][c] = ' ' end
+  end
+  return cells
+end
+
+local function draw_series(panel, axes, cells, s, mark, x_low, x_high)
+  local rows, columns = #cells, #cells[1]
+  for c = 1, columns do
+    local y = value_at(panel, s, x_low + (x_high - x_low) * (c - 1) / (columns - 1))
+    if y then
+      local at = axes.y(y)
+      if at >= -0.5 / rows and at <= 1 + 0.5 / rows then
+        local r = rows - math.floor(at * (rows - 1) + 0.5)
+        cells[math.max(1, math.min(rows, r))][c] = mark
+      end
+    end
+  end
+end
+
+local function y_labels(axes, rows)
+  local labels, width = {}, 0
+  for _, v in ipairs(axes.ys) do
+    local r = rows - math.floor(axes.y(v) * (rows - 1) + 0.5)
+    labels[r] = M.label(v, axes.y_step)
+    width = math.max(width, #labels[r])
+  end
+  return labels, width
+end
+
+local function x_line(axes, columns, margin)
+  local line = (' '):rep(margin)
+  for _, v in ipairs(axes.xs) do
+    local text = M.label(v, axes.x_step)
+    local at = margin + math.floor(axes.x(v) * (columns - 1) + 0.5) - math.floor((#text - 1) / 2)
+    at = math.min(at, margin + columns - #text)
+    if at >= #line + (#line > margin and 1 or 0) or #line == margin then
+      line = line .. (' '):rep(at - #line) .. text
+    end
+  end
+  return line
+end
+
+--- A panel as lines of text, for a terminal: one mark a series, the later ones on top.
+--- @param panel table
+--- @param options? { columns?: integer, rows?: integer } of the area inside; default 64, 14
+--- @return string
+function M.sketch(panel, options)
+  check_panel(panel)
+  local columns, rows = options and options.columns or 64, options and options.rows or 14
+  local axes = axes_of(panel, math.max(2, math.floor(columns / 10)), math.max(2, math.floor(rows / 3)))
+  local x_low, x_high = extent(panel)
+  local cells = blank(columns, rows)
+  local names = {}
+  for i, s in ipairs(panel.series) do
+    local mark = marks[(i - 1) % #marks + 1]
+    draw_series(panel, axes, cells, s, mark, x_low, x_high)
+    names[i] = mark .. ' ' .. tostring(s.name or ('series ' .. i))
+  end
+  local labels, width = y_labels(axes, rows)
+  local lines = { (panel.title and panel.title .. '   ' or '') .. table.concat(names, '   ') }
+  for r = 1, rows do
+    lines[#lines + 1] = (('%' .. width .. 's'):format(labels[r] or '') .. ' |'
+      .. table.concat(cells[r])):gsub('%s+$', '')
+  end
+  lines[#lines + 1] = (' '):rep(width) .. ' +' .. ('-'):rep(columns)
+  lines[#lines + 1] = x_line(axes, columns, width + 2)
+    .. (panel.x_label and '  ' .. panel.x_label or '')
+  return table.concat(lines, '\n') .. '\n'
+end
+
+return M

@@ -1,0 +1,125 @@
+--- Curves as SVG and in the terminal.
+local plot = require 'moonstill.plot'
+local tools = require 'tests.tools'
+
+local function panel(more)
+  local p = { title = 'a < b & "c"', x_label = 'step', y_label = 'loss', series = {
+    { name = 'one', x = { 0, 50, 100 }, y = { 4, 2, 1 } },
+    { name = 'two', x = { 0, 50, 100 }, y = { 1, 2, 4 } },
+  } }
+  for key, value in pairs(more or {}) do p[key] = value end
+  return p
+end
+
+local function points(svg)
+  local list = {}
+  for line in svg:gmatch '<polyline points="([^"]+)"' do
+    local run = {}
+    for x, y in line:gmatch '([%d.]+),([%d.-]+)' do run[#run + 1] = { tonumber(x), tonumber(y) } end
+    list[#list + 1] = run
+  end
+  return list
+end
+
+describe('plot.ticks', function()
+  local function ticks(...) return (plot.ticks(...)) end
+
+  it('are round numbers that hold the range', function()
+    assert.same({ 0, 1, 2, 3, 4, 5 }, ticks(0.2, 4.7, 5))
+    assert.same({ -20, 0, 20, 40, 60 }, ticks(-3, 55, 5))
+    assert.same({ 0, 50, 100, 150, 200, 250, 300 }, ticks(0, 300, 6))
+    assert.equal(0.5, (select(2, plot.ticks(0, 2, 4))))
+  end)
+
+  it('exist for a range of nothing', function()
+    for _, v in ipairs { 0, 3, -7, 1e-9 } do
+      local list = ticks(v, v, 5)
+      assert.is_true(#list >= 2 and list[1] <= v and list[#list] >= v)
+    end
+  end)
+end)
+
+describe('plot.label', function()
+  it('has the digits its step needs', function()
+    assert.equal('0', plot.label(0, 0.5))
+    assert.equal('1.0', plot.label(1, 0.5))
+    assert.equal('0.25', plot.label(0.25, 0.05))
+    assert.equal('300', plot.label(300, 50))
+    assert.equal('-20', plot.label(-20, 20))
+    assert.equal('0.2', plot.label(0.2))
+    assert.equal('2e6', plot.label(2e6))
+    assert.equal('5e-5', plot.label(5e-5))
+  end)
+end)
+
+describe('plot.svg', function()
+  it('puts points where their values are', function()
+    -- y ticks 1 .. 4, x from 0 to 100: the corners of the box are the corners of the data
+    local one, two = unpack(points(plot.svg(panel(), { width = 400, height = 300 })))
+    local left, right, top, bottom = 72, 400 - 24, 58, 300 - 52
+    local middle = bottom - (bottom - top) / 3
+    assert.same({ { left, top }, { right, bottom } }, { one[1], one[3] })
+    assert.same({ { left, bottom }, { right, top } }, { two[1], two[3] })
+    assert.equal((left + right) / 2, one[2][1])
+    assert.is_true(math.abs(one[2][2] - middle) <= 0.05) -- a tenth of a pixel is written
+  end)
+
+  it('has even steps between powers on a logarithmic axis', function()
+    local p = panel { log = true }
+    p.series = { { name = 'x', x = { 0, 1, 2 }, y = { 1, 10, 100 } } }
+    local run = points(plot.svg(p))[1]
+    assert.is_true(math.abs((run[1][2] - run[2][2]) - (run[2][2] - run[3][2])) <= 0.11)
+  end)
+
+  it('escapes text and refers to nothing outside', function()
+    local svg = plot.svg(panel())
+    assert.truthy(svg:find('a &lt; b &amp; &quot;c&quot;', 1, true))
+    assert.is_nil(svg:gsub('xmlns="http://www.w3.org/2000/svg"', ''):find 'http')
+  end)
+
+  it('breaks a line where a value cannot be drawn', function()
+    local nan = 0 / 0
+    local p = panel()
+    p.series = { { name = 'x', x = { 0, 1, 2, 3, 4, 5 }, y = { 1, 2, nan, 3, 4, math.huge } } }
+    assert.equal(2, #points(plot.svg(p)))
+    p.series[1].y = { nan, nan, nan, nan, nan, nan }
+    assert.equal(0, #points(plot.svg(p)))
+    assert.is_nil(plot.svg(p):find('nan', 1, true))
+  end)
+
+  it('is well-formed', function()
+    if tools.run 'command -v rsvg-convert' ~= 0 then return pending 'no rsvg-convert here' end
+    local path = tools.folder() .. '/a.svg'
+    plot.write(path, { panel(), panel { log = true } })
+    local status, _, err = tools.run('rsvg-convert ' .. path .. ' -o ' .. path .. '.png')
+    assert.equal(0, status, err)
+  end)
+
+  it('names a series that is not one', function()
+    assert.has_error(function() plot.svg { series = {} } end, 'plot: a panel needs a list of series')
+    assert.has_error(function() plot.svg { series = { { name = 'n', x = { 1 }, y = {} } } } end,
+      "plot: series 1 ('n') needs x and y of equal length")
+  end)
+end)
+
+describe('plot.sketch', function()
+  it('draws falling and rising lines', function()
+    local text = plot.sketch({ series = { { name = 'up', x = { 0, 8 }, y = { 0, 4 } },
+      { name = 'down', x = { 0, 8 }, y = { 4, 0 } } } }, { columns = 9, rows = 5 })
+    assert.equal(table.concat({
+      'o up   + down',
+      '4 |++     oo',
+      '  |  ++ oo',
+      '2 |   o++',
+      '  | oo   ++',
+      '0 |o       +',
+      '  +---------',
+      '   0    5',
+    }, '\n'), (text:gsub('%s+$', '')))
+  end)
+
+  it('copes with one point and with none', function()
+    assert.is_string(plot.sketch { series = { { name = 'a', x = { 3 }, y = { 5 } } } })
+    assert.is_string(plot.sketch { series = { { name = 'a', x = {}, y = {} } } })
+  end)
+end)
