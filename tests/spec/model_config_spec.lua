@@ -1,0 +1,207 @@
+-- Which config.json is accepted, and what is said where it is not. tests/c/model_config.c tests what
+-- the accepted ones mean.
+local C = require 'moonstill.C'
+local json = require 'moonstill.json'
+local folders = require 'tests.folders'
+local tools = require 'tests.tools'
+
+local place = tools.folder()
+local absent = folders.absent
+
+-- The tiny model's weights fit every llama that is accepted here.
+local function open(changes)
+  return folders.open(folders.folder(folders.tiny(changes), folders.tiny_tensors(), place))
+end
+
+local function accepts(changes)
+  local m, message = open(changes)
+  assert(m, message)
+end
+
+-- `status` nil: malformed; 'unsupported': understood, but not built.
+local function refuses(changes, status, ...)
+  local m, message, got = open(changes)
+  assert.is_nil(m)
+  assert.are.equal(status == 'unsupported' and C.MS_EUNSUPPORTED or C.MS_EIO, got)
+  for _, word in ipairs { 'config.json', ... } do
+    assert(message:find(word, 1, true), ('"%s" lacks "%s"'):format(message, word))
+  end
+end
+
+describe('config.json', function()
+  it('may have keys that change nothing', function()
+    accepts { architectures = json.array { 'LlamaForCausalLM' }, transformers_version = '5.24.0',
+      bos_token_id = 1, eos_token_id = json.array { 1, 2 }, use_cache = true, pretraining_tp = 1,
+      attention_dropout = 0, hidden_act = 'silu', auto_map = { AutoConfig = 'x.y' },
+      ['transformers.js_config'] = { dtype = 'q4' }, is_llama_config = true,
+      rope_interleaved = false, unknown_but_off = false, unknown_but_null = json.null }
+    accepts { architectures = json.null, hidden_act = 'swish', mlp_bias = false,
+      pruned_heads = {}, torch_dtype = absent, dtype = 'float32' }
+  end)
+
+  it('that asks for what is not built is refused by name', function()
+    for key, value in pairs { num_experts = 8, quantization_config = { bits = 4 },
+      quantization = { bits = 4 }, pretraining_tp = 2, attention_dropout = 0.1,
+      hidden_act = 'gelu', rope_interleaved = true, logit_scale = 0.5, use_qk_norm = true,
+      sliding_window = 7, some_new_feature = 'on', final_logit_softcapping = 30,
+      text_config = { model_type = 'llama' }, torch_dtype = 'float64',
+      architectures = json.array { 'LlamaForSequenceClassification' },
+      partial_rotary_factor = 0.5, ['use_cache bos_token_id'] = 1 } do
+      refuses({ [key] = value }, 'unsupported', "'" .. key .. "'")
+    end
+    refuses({ model_type = 'gemma3_text' }, 'unsupported', 'gemma3_text', 'llama, mistral')
+    refuses({ layer_types = json.array { 'linear_attention' } }, 'unsupported', 'linear_attention')
+  end)
+
+  it('with rope scaling that is not built is refused by name', function()
+    for _, kind in ipairs { 'yarn', 'dynamic', 'longrope', 'su', 'mrope', 'proportional' } do
+      refuses({ rope_scaling = { type = kind, factor = 2 } }, 'unsupported', kind)
+      refuses({ rope_parameters = { rope_type = kind, factor = 2 } }, 'unsupported', kind)
+    end
+    for _, kind in ipairs { 'longrope', 'su', 'linear', 'llama3' } do
+      refuses({ model_type = 'phi3', rope_scaling = { type = kind, factor = 2 } }, 'unsupported', kind)
+    end
+    refuses({ rope_parameters = { full_attention = { rope_theta = 1e4 } } }, 'unsupported',
+      'full_attention')
+    refuses({ rope_scaling = { rope_type = 'linear', factor = 2, attention_factor = 2 } },
+      'unsupported', 'attention_factor')
+    refuses({ rope_scaling = { rope_type = 'linear' } }, nil, 'factor')
+    refuses({ rope_scaling = { rope_type = 'llama3', factor = 2, low_freq_factor = 4,
+      high_freq_factor = 4 } }, nil, 'high_freq_factor')
+    refuses({ rope_scaling = { rope_type = 'linear', factor = 0.5 } }, nil, 'factor')
+    refuses({ rope_scaling = 3 }, nil, 'rope_scaling')
+  end)
+
+  it('may give rope in the old spelling, the new one, or both alike', function()
+    accepts { rope_theta = 1e6, rope_scaling = json.null }
+    accepts { rope_theta = 1e6, rope_parameters = { rope_theta = 1e6, rope_type = 'default' } }
+    accepts { rope_scaling = { type = 'linear', rope_type = 'linear', factor = 2 },
+      rope_parameters = { rope_type = 'linear', factor = 2.0 } }
+    refuses({ rope_theta = 1e5, rope_parameters = { rope_theta = 1e6 } }, nil, 'rope_theta', 'twice')
+    refuses({ rope_scaling = { type = 'linear', rope_type = 'llama3' } }, nil, 'rope_type', 'twice')
+    refuses({ rope_scaling = { type = 'linear', factor = 2 },
+      rope_parameters = { rope_type = 'linear', factor = 4 } }, nil, 'factor', 'twice')
+  end)
+
+  it('with a value of the wrong type is refused', function()
+    for key, value in pairs { vocab_size = '5', hidden_size = 4.5, num_hidden_layers = json.null,
+      num_attention_heads = {}, num_key_value_heads = 1.5, head_dim = 'two', rms_norm_eps = '1e-6',
+      tie_word_embeddings = 1, rope_theta = '1e4', hidden_act = 42, architectures = 'Llama',
+      layer_types = 'full_attention', torch_dtype = 32, model_type = 3, attention_bias = 'no' } do
+      refuses({ [key] = value }, nil, "'" .. key .. "'")
+    end
+    refuses({ model_type = absent }, nil, 'model_type')
+  end)
+
+  it('with a value out of range is refused', function()
+    for key, value in pairs { vocab_size = -5, hidden_size = 0, num_hidden_layers = 5000,
+      num_attention_heads = 0, num_key_value_heads = 2 ^ 40, head_dim = -2, intermediate_size = 2 ^ 31,
+      rms_norm_eps = 1e39, rope_theta = 1e39, max_position_embeddings = 0, initializer_range = -1 } do
+      refuses({ [key] = value }, nil, "'" .. key .. "'")
+    end
+    refuses({ rms_norm_eps = 0 }, nil, 'rms_norm_eps')
+    refuses({ num_attention_heads = 3, num_key_value_heads = 2, head_dim = 2 }, nil, 'no multiple')
+    refuses({ num_attention_heads = 3, num_key_value_heads = 1 }, nil, 'head_dim')
+    refuses({ head_dim = 3 }, nil, 'odd')
+  end)
+
+  it('with layer_types that do not fit is refused', function()
+    accepts { layer_types = json.array { 'full_attention' } }
+    refuses({ layer_types = json.array { 'full_attention', 'full_attention' } }, nil, 'layer_types')
+    refuses({ layer_types = json.array { 3 } }, nil, 'layer_types')
+    refuses({ layer_types = json.array { 'sliding_attention' } }, nil, 'no window')
+    refuses({ model_type = 'mistral', sliding_window = 7,
+      layer_types = json.array { 'full_attention' } }, 'unsupported', 'mistral')
+    refuses({ model_type = 'mistral', sliding_window = 0 }, nil, 'sliding_window')
+  end)
+
+  it('that is no JSON object is refused with its place', function()
+    for _, text in ipairs { '[1, 2]', '3', '"x"', 'null' } do
+      local m, message = folders.open(folders.folder(text, folders.tiny_tensors(), place))
+      assert.is_nil(m)
+      assert(message:find('not a JSON object', 1, true), message)
+    end
+    local _, message = folders.open(folders.folder('{"a": 1,\n x}', folders.tiny_tensors(), place))
+    assert(message:find('config.json: line 2, column', 1, true), message)
+    _, message = folders.open(folders.folder('{"a": 1, "a": 2}', folders.tiny_tensors(), place))
+    assert(message:find('duplicate', 1, true), message)
+  end)
+
+  local mlxd, why = tools.shared 'models/mlxd-configs'
+  if not mlxd then pending('of other projects are refused or read, never a crash', why) else
+    it('of other projects are refused or read, never a crash', function()
+      local list = io.popen('ls ' .. tools.quote(mlxd))
+      local read = { model_config = true, model_config_eos_array = true, model_config_gen_bad = true,
+        model_config_llama3 = true, model_config_mistral = true, model_config_qwen3 = true,
+        model_config_rope_type_alias = true, model_config_too_many_layers = true,
+        model_config_window_null = true }
+      local count = 0
+      for name in list:lines() do
+        if tools.exists(mlxd .. '/' .. name .. '/config.json') then
+          local m, message = folders.open(mlxd .. '/' .. name)
+          assert.is_nil(m)
+          -- none of them has weights: those whose config is read stop there
+          local good = message:find('neither model.safetensors', 1, true) ~= nil
+          assert.are.equal(read[name] or false, good, name .. ': ' .. message)
+          assert(good or message:find('config.json: ', 1, true), message)
+          count = count + 1
+        end
+      end
+      list:close()
+      assert(count > 40)
+    end)
+  end
+
+  -- What transformers 5.24 writes for a default configuration of each family.
+  for family, more in pairs {
+    llama = { attention_bias = false, mlp_bias = false, head_dim = 2, pretraining_tp = 1 },
+    mistral = { head_dim = 2, sliding_window = 4096 },
+    qwen2 = { use_sliding_window = false, sliding_window = json.null, max_window_layers = 28,
+      layer_types = json.array { 'full_attention' } },
+    qwen3 = { use_sliding_window = false, sliding_window = json.null, max_window_layers = 28,
+      layer_types = json.array { 'full_attention' }, attention_bias = false, head_dim = 2 },
+    phi3 = { embd_pdrop = 0.0, resid_pdrop = 0.0, sliding_window = json.null,
+      original_max_position_embeddings = 4096,
+      rope_parameters = { rope_theta = 1e4, rope_type = 'default', partial_rotary_factor = 1.0 } },
+  } do
+    it('as transformers writes it is read: ' .. family, function()
+      local c = folders.tiny { model_type = family, attention_dropout = 0.0, hidden_act = 'silu',
+        bos_token_id = 1, eos_token_id = json.null, pad_token_id = json.null,
+        initializer_range = 0.02, use_cache = true, dtype = 'float32', torch_dtype = absent,
+        rope_parameters = { rope_theta = 1e4, rope_type = 'default' } }
+      for k, v in pairs(more) do c[k] = v end
+      local m, message = folders.create(c)
+      assert(m, message)
+      assert.are.equal(family, folders.info(m).family)
+    end)
+  end
+
+  it('that is mutated never crashes and leaves nothing behind', function()
+    -- the weights stay: a config that makes a larger model is refused before memory is taken
+    local texts = { json.encode(folders.tiny { rope_theta = 1e4, head_dim = 2, hidden_act = 'silu' }),
+      json.encode(folders.tiny { model_type = 'qwen2', use_sliding_window = true, sliding_window = 3,
+        max_window_layers = 0, layer_types = json.array { 'sliding_attention' } }),
+      json.encode(folders.tiny { rope_parameters = { rope_type = 'llama3', factor = 8,
+        low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 } }),
+      json.encode(folders.tiny { model_type = 'phi3', partial_rotary_factor = 0.5 }) }
+    local rounds = 3000
+    local pick = tools.integers(rounds * 4, 11, 2 ^ 20)
+    local bytes = '\0\255"{}[]:,-0195eE.\\untf \127'
+    folders.folder('', folders.tiny_tensors(), place)
+    collectgarbage()
+    local live, refused = C.ms_test_live(), 0
+    for i = 0, rounds - 1 do
+      local text = texts[1 + i % #texts]
+      local at = 1 + pick[4 * i] % #text
+      local k = 1 + pick[4 * i + 1] % #bytes
+      local how = pick[4 * i + 2] % 3 -- replace, insert, cut
+      local cut = how == 2 and 1 + pick[4 * i + 3] % 20 or how == 1 and 0 or 1
+      local new = how == 2 and '' or bytes:sub(k, k)
+      folders.replace(place .. '/config.json', text:sub(1, at - 1) .. new .. text:sub(at + cut))
+      local m = folders.open(place)
+      if m then folders.free(m) else refused = refused + 1 end
+    end
+    assert.are.equal(tonumber(live), tonumber(C.ms_test_live()))
+    assert(refused > 0.5 * rounds, refused .. ' refused')
+  end)
+end)
