@@ -171,9 +171,9 @@ end
 
 --- Writes a file anew. A file that is cut to nothing and written again costs some file systems a
 --- flush, a new one does not: that is seconds for thousands of files.
-function M.replace(path, text)
+function M.replace(path, content)
   os.remove(path)
-  return tools.write(path, text)
+  return tools.write(path, content)
 end
 
 --- A folder with config.json and model.safetensors (from a list, or the file's text).

@@ -19,7 +19,7 @@ static void fill_part(const ms_model *m, const ms_parameter *p, float *y, int64_
   size_t length = strlen(p->name);
   int bias = length > 5 && !strcmp(p->name + length - 5, ".bias");
   float std = (float)m->config.init_std;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (n > BLOCK)
   for (int64_t b = 0; b < n; b += BLOCK) {
     int64_t k = n - b < BLOCK ? n - b : BLOCK;
     if (p->rank == 2) ms_normal(y + b, k, (uint64_t)(first + b), seed, stream);
