@@ -27,7 +27,7 @@ local function log_sum(x, list)
 end
 
 -- a log(a / b) from logs; 0 log 0 = 0
-local function part(la, lb) return la == -huge and 0 or exp(la) == 0 and 0 or exp(la) * (la - lb) end
+local function part(la, lb) return exp(la) == 0 and 0 or exp(la) * (la - lb) end
 
 local function log_mix(c, lp, lq) -- log(c p + (1 - c) q), without underflow
   local max = math.max(lp, lq)
@@ -153,9 +153,11 @@ function M.floats(rows)
   return ffi.new('float[?]', math.max(n, 1), flat), n
 end
 
+local KIND = { topk = C.MS_TARGET_TOPK, hidden = C.MS_TARGET_HIDDEN, logits = C.MS_TARGET_LOGITS }
+
 function M.options(o)
   return ffi.new('ms_target_options', {
-    kind = ({ topk = C.MS_TARGET_TOPK, hidden = C.MS_TARGET_HIDDEN, logits = C.MS_TARGET_LOGITS })[o.kind],
+    kind = KIND[o.kind],
     k = o.k or 0, on = o.on == 'all' and 1 or 0, hidden_dtype = o.bf16 and C.MS_BF16 or C.MS_F32,
     vocab = o.vocab or 0, temperature = o.T or 1, teacher_temperature = o.Tt or 1 })
 end
@@ -188,8 +190,8 @@ function M.product(z)
   return M.tensor(hidden, rows, rows), M.tensor(head, vocab, rows)
 end
 
---- A target of rows of teacher logits. o: kind, k, on, vocab, T, Tt, made (through hidden states and
---- a head also where values would do), scale, soft_cap, bf16, budget. Returns ms_target *, for C.
+--- A target of rows of teacher logits. o: kind, k, on, vocab, T, Tt, made (through hidden states
+--- and a head also where values would do), scale, soft_cap, bf16, budget. Returns ms_target *.
 function M.target(y, o)
   local options = M.options(o)
   if o.kind == 'logits' and not o.made then
@@ -202,7 +204,8 @@ function M.target(y, o)
     check(C.ms_target_logits(options, #y, M.floats(rows), out_target))
   else
     local hidden, head = M.product(y)
-    check(C.ms_target_new(options, hidden.p, head.p, o.scale or 1, o.soft_cap or 0, o.budget or 0, out_target))
+    check(C.ms_target_new(options, hidden.p, head.p, o.scale or 1, o.soft_cap or 0, o.budget or 0,
+      out_target))
     hidden:free()
     head:free()
   end
@@ -238,8 +241,9 @@ function M.call(hidden, head, list, o)
   local response = o.response and ffi.new('float[?]', rows, o.response)
   local all = o.all and ffi.new('float[?]', rows, o.all)
   local label = o.label and ffi.new('int32_t[?]', rows, o.label)
-  check(C.ms_head_run(hidden.p, head.p, o.scale or 1, o.soft_cap or 0, label, response, all, #list, terms,
-    o.budget or 0, not o.values and dh.p or nil, not (o.values or o.frozen) and dw.p or nil, result), 2)
+  local d_hidden, d_head = not o.values and dh.p or nil, not (o.values or o.frozen) and dw.p or nil
+  check(C.ms_head_run(hidden.p, head.p, o.scale or 1, o.soft_cap or 0, label, response, all, #list,
+    terms, o.budget or 0, d_hidden, d_head, result), 2)
   local got = {}
   for i = 1, #list do
     local r = result[i - 1]

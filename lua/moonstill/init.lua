@@ -2,7 +2,8 @@
 local M = { _VERSION = '0.1.0' }
 
 -- The module that gives each name of `ms` where the name is not the module's own.
-local from = { option = 'config', required = 'config', optional = 'config', one_of = 'config' }
+local from = { option = 'config', required = 'config', optional = 'config', one_of = 'config',
+  ce = 'kd' }
 
 setmetatable(M, {
   __index = function(_, name)

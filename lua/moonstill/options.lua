@@ -29,18 +29,19 @@ local function unknown(what, names, key)
     local d = distance(tostring(key), name)
     if d < least then best, least = name, d end
   end
-  if best then return ("%s: no option '%s'; did you mean '%s'?"):format(what, tostring(key), best) end
-  return ("%s: no option '%s'; there are %s"):format(what, tostring(key), table.concat(names, ', '))
+  local text = ("%s: no option '%s'; "):format(what, tostring(key))
+  if best then return text .. ("did you mean '%s'?"):format(best) end
+  return text .. 'there are ' .. table.concat(names, ', ')
 end
 
 --- Checks `given` against `defaults` and returns it over them. The type of a default is the type
---- the option must have; a table as default also takes a single value, and an empty string anything.
+--- the option must have; a table as default also takes a single value, an empty string anything.
 --- @param what string what errors begin with
 --- @param defaults table<string, any>
 --- @param given? table
 --- @param level? integer whom to blame, as in `error`
 --- @return table
-return function(what, defaults, given, level)
+local function take(_, what, defaults, given, level)
   level = (level or 1) + 1
   if given ~= nil and type(given) ~= 'table' then
     error(('%s: options are a %s, not a table'):format(what, type(given)), level)
@@ -57,3 +58,6 @@ return function(what, defaults, given, level)
   end
   return taken
 end
+
+--- `distance`: how many single-character edits lie between two words.
+return setmetatable({ distance = distance }, { __call = take })

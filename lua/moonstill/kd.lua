@@ -1,0 +1,197 @@
+--- Losses: the list of terms that `student:learn` takes, and what to ask of a teacher.
+---
+---   local target = teacher:targets(batch, cfg.kd)
+---   student:learn(batch, { ms.ce(0.5), ms.kd(target, 0.5, cfg.kd) })
+---
+--- The loss is sum_i weight_i * (mean of term i over its positions); any number of terms, also of
+--- several teachers. A term may be kept and used again: `term:set(weight, target)` makes no
+--- garbage.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local batch = require 'moonstill.batch'
+local check = require 'moonstill.check'
+local ledger = require 'moonstill.ledger'
+local options_of = require 'moonstill.options'
+local targets = require 'moonstill.target'
+
+local M = {}
+
+--- The objectives, in the order of the core's numbers: the first one is the default.
+M.objectives = { 'forward_kl', 'reverse_kl', 'js', 'skewed_forward_kl', 'skewed_reverse_kl',
+                 'adaptive_kl', 'tvd' }
+--- What becomes of the mass outside a topk target: one more symbol, or left out on both sides.
+M.tails = { 'bucket', 'renormalize' }
+--- The positions a term looks at.
+M.positions = { 'response', 'all' }
+M.targets = targets.kinds
+
+--- The keys of a configuration's `kd` part. objective, tail, on: see the lists above. weight: of
+--- the term; not read here, it is an argument. temperature, teacher_temperature, target, k, vocab,
+--- dtype: see `ms.target`. t_scale: 'auto' (T^2; T for tvd), false (none) or a factor. beta (js),
+--- lambda (skewed ones) and alpha (adaptive_kl) are read by their objectives.
+M.defaults = { objective = M.objectives[1], weight = 0.5, tail = M.tails[1], t_scale = '',
+               beta = 0.5, lambda = 0.1, alpha = 0.5 }
+for key, value in pairs(targets.defaults) do M.defaults[key] = value end
+
+local PARAMETER = { js = 'beta', skewed_forward_kl = 'lambda', skewed_reverse_kl = 'lambda',
+                    adaptive_kl = 'alpha' }
+local NAN = 0 / 0
+
+-- The core's number of a name: its place in the list, from 0.
+local function number_of(list, what, name, level)
+  for i, known in ipairs(list) do
+    if known == name then return i - 1 end
+  end
+  local given, near, least = tostring(name), nil, 4
+  for _, known in ipairs(list) do
+    local d = options_of.distance(given, known)
+    if d < least then near, least = known, d end
+  end
+  error(("kd: no %s '%s'; %s"):format(what, given, near and ("did you mean '%s'?"):format(near)
+    or 'there are ' .. table.concat(list, ', ')), level + 1)
+end
+
+local function scale_of(t_scale, level)
+  if t_scale == '' or t_scale == 'auto' then return NAN end
+  if t_scale == false then return 1 end
+  if type(t_scale) == 'number' then return t_scale end
+  error(("kd: t_scale = %s, expected 'auto', false or a number"):format(tostring(t_scale)),
+    level + 1)
+end
+
+local function check_weight(weight, level)
+  if type(weight) ~= 'number' then
+    error(('the weight of a term is a number, got %s'):format(type(weight)), level + 1)
+  end
+  return weight
+end
+
+--- One entry of the list. kind: 'ce' or 'kd'; on: its positions; weight, target: may be changed
+--- between calls; name: what metrics call it, default its kind.
+--- @class ms_loss_term
+--- @field kind string
+--- @field on string
+--- @field weight number
+--- @field target? ms_target
+--- @field name? string
+local term = {}
+term.__index = term
+
+--- Changes weight and, for KD, target (nil: as it was).
+--- @param weight number
+--- @param target? ms_target
+--- @return ms_loss_term self
+function term:set(weight, target)
+  self.weight = check_weight(weight, 2)
+  if target then
+    if self.kind ~= 'kd' then error('a CE term has no target', 2) end
+    targets.pointer(target, 2)
+    self.target = target
+  end
+  return self
+end
+
+function term:__tostring()
+  if self.kind == 'ce' then return ('%g * ce (%s)'):format(self.weight, self.on) end
+  return ('%g * %s (%s) against %s'):format(self.weight, M.objectives[self.c.objective + 1],
+    self.on, tostring(self.target))
+end
+
+local function new_term(kind, weight, on, level)
+  local c = ffi.new 'ms_term'
+  c.kind = kind == 'ce' and C.MS_TERM_CE or C.MS_TERM_KD
+  c.on = number_of(M.positions, 'positions', on, level + 1)
+  c.temperature, c.t_scale, c.parameter = 1, NAN, NAN
+  local fields = { kind = kind, weight = check_weight(weight, level + 1), on = on, c = c }
+  return setmetatable(fields, term)
+end
+
+local CE = { on = 'response', name = '' }
+
+--- The cross-entropy of the labels, over the student's whole vocabulary, at T = 1.
+--- @param weight? number default 1
+--- @param options? table on: 'response' (default) or 'all'; name
+--- @return ms_loss_term
+function M.ce(weight, options)
+  local o = options_of('ce', CE, options, 2)
+  local t = new_term('ce', weight or 1, o.on, 2)
+  if o.name ~= '' then t.name = o.name end
+  return t
+end
+
+--- A divergence from a teacher's target. `ms.kd(target, weight, cfg)` is the same.
+--- @param target ms_target
+--- @param weight? number default 1
+--- @param cfg? table see `defaults`
+--- @return ms_loss_term
+function M.term(target, weight, cfg)
+  local o = options_of('kd', M.defaults, cfg, 3)
+  targets.pointer(target, 3)
+  local t = new_term('kd', weight or 1, o.on, 3)
+  t.target = target
+  t.c.objective = number_of(M.objectives, 'objective', o.objective, 3)
+  t.c.tail = number_of(M.tails, 'tail', o.tail, 3)
+  t.c.temperature = o.temperature
+  t.c.t_scale = scale_of(o.t_scale, 3)
+  local parameter = PARAMETER[o.objective]
+  if parameter then t.c.parameter = o[parameter] end
+  return t
+end
+
+local out = ffi.new 'ms_target *[1]' -- scratch, read at once
+
+--- `model:targets`: runs a teacher over a batch.
+--- @param model ffi.cdata* `ms_model *`
+--- @param b ms_batch
+--- @param cfg? table see `defaults`
+--- @param level integer whom to blame, as in `error`
+--- @return ms_target
+function M.ask(model, b, cfg, level)
+  local o = options_of('kd', M.defaults, cfg, level + 1)
+  check(C.ms_model_target(model, batch.pointer(b, level + 1), targets.options(o, level + 1), out),
+    level + 1)
+  return targets.wrap(out[0])
+end
+
+-- Scratch that grows: the core copies terms during a call, results are read before the next one.
+local capacity, c_terms, c_results = 0, nil, nil
+
+local function pack(terms, step, level)
+  local n = #terms
+  if n > capacity then
+    capacity = math.max(8, n)
+    c_terms, c_results = ffi.new('ms_term[?]', capacity), ffi.new('ms_term_result[?]', capacity)
+  end
+  for i = 1, n do
+    local t, c = terms[i], c_terms + (i - 1)
+    if getmetatable(t) ~= term then
+      error(('term %d is a %s, not made by ms.ce or ms.kd'):format(i, type(t)), level + 1)
+    end
+    ffi.copy(c, t.c, ffi.sizeof 'ms_term')
+    c.weight, c.norm = t.weight, step and step:norm(t.on) or 0
+    if t.target then c.target = targets.pointer(t.target, level + 1) end
+  end
+  return n
+end
+
+--- `model:learn` and `model:evaluate`: runs `call` over a list of terms. Inside a step the norms
+--- are those of the whole step, and what the terms gave is added to it.
+--- @param call function of the core
+--- @param model ffi.cdata* `ms_model *`
+--- @param b ms_batch
+--- @param terms ms_loss_term[]
+--- @param level integer whom to blame, as in `error`
+--- @return ffi.cdata* `ms_term_result[]`, valid until the next call
+function M.run(call, model, b, terms, level)
+  local step = ledger.step(b)
+  local n = pack(terms, step, level + 1)
+  check(call(model, batch.pointer(b, level + 1), n, c_terms, c_results), level + 1)
+  if step and call == C.ms_model_learn then step:record(terms, c_results) end
+  return c_results
+end
+
+--- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
+return setmetatable(M, {
+  __call = function(_, target, weight, cfg) return M.term(target, weight, cfg) end,
+})
