@@ -104,7 +104,8 @@ int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 f
 
 /* ---- devices and tensors ---- */
 
-/* spec: "cpu"; "cuda:N" where the plug-in is. Tensors hold their device, so it may be closed first. */
+/* spec: "cpu"; "cuda:N" where the plug-in is. Tensors hold their device, so it may be closed first.
+ * Opening a device that is open gives the same one; each opening has its close. */
 ms_status ms_device_open(const char *spec, ms_device **out);
 void ms_device_close(ms_device *dev);
 const char *ms_device_spec(const ms_device *dev);

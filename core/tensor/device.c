@@ -1,6 +1,7 @@
 /* device.c - the only place that knows which backends this build has. */
 #include "device.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,10 +13,13 @@ static const ms_ops *find_ops(const char *spec) {
   return NULL;
 }
 
-ms_status ms_device_open(const char *spec, ms_device **out) {
+/* Devices that are open. A second opening gives the same one, so that models which were opened
+ * apart share a stream and may work on each other's tensors. */
+static ms_device *devices;
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ms_status new_device(const char *spec, ms_device **out) {
   void *p;
-  *out = NULL;
-  MS_REQUIRE(spec && strlen(spec) < sizeof((ms_device *)0)->spec, "device: bad name");
   const ms_ops *ops = find_ops(spec);
   if (!ops) return MS_FAIL(MS_EUNSUPPORTED, "device '%s': this build has only 'cpu'", spec);
   MS_TRY(ms_alloc(sizeof(ms_device), "device", &p));
@@ -23,14 +27,40 @@ ms_status ms_device_open(const char *spec, ms_device **out) {
   dev->ops = ops;
   dev->refs = 1;
   strcpy(dev->spec, spec);
+  dev->next = devices;
+  devices = dev;
   *out = dev;
   return MS_OK;
+}
+
+ms_status ms_device_open(const char *spec, ms_device **out) {
+  ms_status st = MS_OK;
+  *out = NULL;
+  MS_REQUIRE(spec && strlen(spec) < sizeof((ms_device *)0)->spec, "device: bad name");
+  pthread_mutex_lock(&devices_lock);
+  for (ms_device *dev = devices; dev && !*out; dev = dev->next)
+    if (!strcmp(dev->spec, spec)) {
+      ms_device_hold(dev);
+      *out = dev;
+    }
+  if (!*out) st = new_device(spec, out);
+  pthread_mutex_unlock(&devices_lock);
+  return st;
 }
 
 void ms_device_hold(ms_device *dev) { atomic_fetch_add(&dev->refs, 1); }
 
 void ms_device_close(ms_device *dev) {
-  if (dev && atomic_fetch_sub(&dev->refs, 1) == 1) ms_free(dev);
+  if (!dev) return;
+  pthread_mutex_lock(&devices_lock);
+  int last = atomic_fetch_sub(&dev->refs, 1) == 1;
+  for (ms_device **p = &devices; last && *p; p = &(*p)->next)
+    if (*p == dev) {
+      *p = dev->next;
+      break;
+    }
+  pthread_mutex_unlock(&devices_lock);
+  if (last) ms_free(dev);
 }
 
 const char *ms_device_spec(const ms_device *dev) { return dev->spec; }

@@ -10,6 +10,7 @@ struct ms_device {
   ms_stream *stream; /* work of this device is queued here; NULL on the CPU */
   _Atomic int refs;  /* the handle, and everything that lives on the device */
   char spec[16];
+  ms_device *next;   /* device.c's list of open devices */
 };
 
 void ms_device_hold(ms_device *dev);

@@ -70,6 +70,15 @@ end
 --- @return integer
 function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) end
 
+--- Bytes of moments and masters.
+--- @param model ms_model the optimiser's
+--- @return integer
+function methods:bytes(model)
+  pointer(self)
+  local info = model:info()
+  return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
+end
+
 --- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory.
 --- @param i integer
 --- @return ms_tensor first

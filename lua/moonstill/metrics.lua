@@ -1,0 +1,61 @@
+--- metrics.jsonl: a line of JSON for each step and each validation, in order of steps.
+---
+--- Lines are flushed as they are written. A run that goes on from a checkpoint cuts the file back to
+--- that checkpoint's step, so that each step occurs once.
+
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+
+local M = {}
+
+local ORDER = { order = { 'step', 'kind', 'epoch', 'loss', 'terms' } }
+
+--- Drops lines of steps after `step`, and a last line that was cut off by a kill.
+local function cut_back(path, step)
+  local kept = {}
+  for _, line in json.text_lines(path) do
+    local ok, entry = pcall(json.decode, line)
+    if ok and type(entry) == 'table' and tonumber(entry.step) and entry.step <= step then
+      kept[#kept + 1] = line
+    end
+  end
+  local text = table.concat(kept, '\n') .. (#kept > 0 and '\n' or '')
+  check(C.ms_file_write(path, text, #text))
+end
+
+local methods = {}
+
+--- Appends a line.
+--- @param entry table with its `step`; numbers that JSON has not (NaN, infinity) become null
+function methods:write(entry)
+  local ok, why = self.file:write(json.encode(entry, ORDER), '\n')
+  if ok then ok, why = self.file:flush() end
+  if not ok then error(('%s: cannot write: %s'):format(self.path, tostring(why)), 2) end
+end
+
+function methods:close()
+  if self.file then self.file:close() end
+  self.file = nil
+end
+
+local class = { __index = methods }
+
+--- A number as JSON can have it.
+--- @param x number
+function M.number(x)
+  if x ~= x or x == math.huge or x == -math.huge then return json.null end
+  return x
+end
+
+--- Opens a file for a run that has `step` steps behind it.
+--- @param path string
+--- @param step integer
+function M.open(path, step)
+  if C.ms_path_kind(path) ~= 0 then cut_back(path, step) end
+  local file, why = io.open(path, 'ab')
+  if not file then error(why, 2) end
+  return setmetatable({ path = path, file = file }, class)
+end
+
+return M

@@ -1,0 +1,101 @@
+--- What a run says while it goes: one line that is drawn over on a terminal, a line now and then
+--- elsewhere. Everything goes to stderr, so that a recipe's own output stays clean.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+
+ffi.cdef 'int isatty(int fd);'
+
+local M = {}
+
+local SPARSE = { seconds = 30, share = 0.1 } -- between lines where there is no terminal
+local REDRAW = 0.1                           -- seconds between drawings on a terminal
+
+--- "2h03m", "3m12s", "45s".
+--- @param seconds number
+--- @return string
+function M.duration(seconds)
+  if seconds ~= seconds or seconds == math.huge then return '?' end
+  local s = math.floor(seconds + 0.5)
+  if s >= 3600 then return ('%dh%02dm'):format(math.floor(s / 3600), math.floor(s % 3600 / 60)) end
+  if s >= 60 then return ('%dm%02ds'):format(math.floor(s / 60), s % 60) end
+  return ('%ds'):format(s)
+end
+
+--- "1.5 GiB", "12 MiB".
+--- @param bytes number
+--- @return string
+function M.bytes(bytes)
+  local units = { 'B', 'KiB', 'MiB', 'GiB', 'TiB' }
+  local i = 1
+  while bytes >= 1000 and i < #units do bytes, i = bytes / 1024, i + 1 end
+  return ((bytes < 10 and i > 1) and '%.1f %s' or '%.0f %s'):format(bytes, units[i])
+end
+
+local methods = {}
+
+local function erase(self)
+  if self.drawn then io.stderr:write '\r\27[K' end
+  self.drawn = false
+end
+
+--- Prints a line of its own.
+--- @param text string
+function methods:say(text)
+  if self.quiet then return end
+  erase(self)
+  io.stderr:write(text, '\n')
+  io.stderr:flush()
+end
+
+-- A clock over the steps of this process: the first one, which warms up, is not counted.
+local function remaining(self, step, total, now)
+  if not self.first_step then
+    self.first_step, self.first_time = step, now
+    return '?'
+  end
+  local pace = (now - self.first_time) / (step - self.first_step)
+  return M.duration(pace * (total - step))
+end
+
+--- Called after each step. `describe()` makes the text between the count and the remaining time; it
+--- is called only when a line is due.
+--- @param step integer
+--- @param total integer
+--- @param describe fun(subject: any): string
+--- @param subject any
+function methods:step(step, total, describe, subject)
+  local now = C.ms_clock()
+  local left = remaining(self, step, total, now)
+  if self.quiet then return end
+  local last = step == total
+  local due = last or not self.last_time or now - self.last_time >= (self.tty and REDRAW or SPARSE.seconds)
+    or not self.tty and step - self.last_step >= total * SPARSE.share
+  if not due then return end
+  self.last_time, self.last_step = now, step
+  local text = ('step %d/%d  %s%s'):format(step, total, describe(subject), last and '' or '  left ' .. left)
+  if not self.tty then
+    io.stderr:write(text, '\n')
+  else
+    erase(self)
+    io.stderr:write(text:sub(1, self.columns - 1))
+    self.drawn = true
+  end
+  io.stderr:flush()
+end
+
+--- Leaves what is drawn standing.
+function methods:finish()
+  if self.drawn then io.stderr:write '\n' end
+  self.drawn = false
+end
+
+local class = { __index = methods }
+
+--- @param options? { quiet?: boolean }
+function M.new(options)
+  return setmetatable({ quiet = options and options.quiet, tty = ffi.C.isatty(2) == 1,
+    columns = tonumber(os.getenv 'COLUMNS') or 100 }, class)
+end
+
+return M

@@ -1,0 +1,543 @@
+--- Runs: the loop of optimiser steps, with everything that has to survive it.
+---
+---   local run = ms.run.open(cfg, { student = student, data = train, schedules = { kd = ... } })
+---   for step in run:steps() do
+---     for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+---     step:update()
+---   end
+---   run:finish()
+---
+--- The output folder holds the student (after `finish`), `checkpoints/` and `metrics.jsonl`. A run
+--- that was stopped at any moment goes on from its last checkpoint and repeats, bit for bit, what it
+--- would have done: whatever a step depends on is the configuration, the checkpoint and `run.state`.
+
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+local leave = require 'moonstill.leave'
+local ledger = require 'moonstill.ledger'
+local metrics = require 'moonstill.metrics'
+local optimizer = require 'moonstill.optimizer'
+local progress = require 'moonstill.progress'
+local schedule = require 'moonstill.schedule'
+local tally = require 'moonstill.tally'
+local text = require 'moonstill.text'
+local ffi = require 'ffi'
+
+local M = {}
+
+-- What a configuration need not say.
+local DEFAULT = {
+  batch = { tokens = 8192, micro_tokens = 2048 },
+  optim = { max_skips = 5 },
+  checkpoint = { every = 200, keep = 2 },
+}
+local function setting(cfg, group, key)
+  local value = cfg[group] and cfg[group][key]
+  if value == nil then value = DEFAULT[group][key] end
+  return value
+end
+
+-- a step -----------------------------------------------------------------------------------------
+
+--- One optimiser step. There is one object for all steps of a run. `number` counts from 1; each
+--- schedule's value has its schedule's name; after `update` there are `loss`, `grad_norm`, `skipped`.
+--- @class ms_step
+local step_methods = {}
+
+--- The sum of the weights of all micro-batches, which a term's loss is divided by.
+--- @param on '"response"'|'"all"'
+function step_methods:norm(on) return self.norms[on] end
+
+--- For `model:learn`: adds up what each term gave.
+function step_methods:record(terms, results) self.tally:add(terms, results, self.norms) end
+
+local function next_batch(self)
+  self.at = self.at + 1
+  return self.batches[self.at]
+end
+
+--- Iterates over the step's batches, whose sizes are those of `batch.micro_tokens`.
+function step_methods:micro_batches()
+  self.at = 0
+  return next_batch, self
+end
+
+local function drop_batches(self)
+  for i = #self.batches, 1, -1 do
+    ledger.bind(self.batches[i], nil)
+    self.batches[i]:free()
+    self.batches[i] = nil
+  end
+end
+
+local function take_batch(self, batch)
+  ledger.bind(batch, self)
+  self.batches[#self.batches + 1] = batch
+  self.norms.response = self.norms.response + batch:weight 'response'
+  self.norms.all = self.norms.all + batch:weight 'all'
+  self.tokens = self.tokens + batch:tokens()
+end
+
+--- Puts other batches in place of the planned ones, such as those made of a student's own answers;
+--- the step frees them. To be called before anything is learned.
+--- @param batches ms_batch[]
+function step_methods:use(batches)
+  if self.tally.calls > 0 then error('step:use: the step has learned already', 2) end
+  drop_batches(self)
+  self.norms.response, self.norms.all, self.tokens = 0, 0, 0
+  for _, batch in ipairs(batches) do take_batch(self, batch) end
+end
+
+--- True in every n-th step.
+--- @param n integer
+function step_methods:every(n) return n > 0 and self.number % n == 0 end
+
+local function too_many_skips(run)
+  run:checkpoint()
+  local step = run.state.step
+  run.state.skips = 0
+  run:close()
+  leave(1, ('run: the gradient was not finite in %d steps in a row, up to step %d; the weights before '
+    .. 'them are saved in %s. A smaller optim.lr, or optim.clip, may help')
+    :format(run.max_skips, step, run:checkpoint_path(step)))
+end
+
+--- The optimiser's update, at `step.lr`; the gradients are zeroed. A step in which no position was
+--- supervised, or whose gradient is not finite, updates nothing.
+function step_methods:update()
+  local run, state = self.run, self.run.state
+  if not self.open then error('step:update: called twice, or outside its step', 2) end
+  if self.tally.calls == 0 then error('step:update: nothing was learned in this step', 2) end
+  self.loss = self.tally:loss()
+  self.skipped, self.grad_norm = false, 0
+  if self.tally:empty() then
+    run.student:zero_gradients()
+    state.empty = state.empty + 1
+  else
+    self.grad_norm, self.skipped = run.optimizer:step(self.lr)
+  end
+  state.skipped = state.skipped + (self.skipped and 1 or 0)
+  state.skips = self.skipped and state.skips + 1 or 0
+  state.tokens = state.tokens + self.tokens
+  state.loss = not self.skipped and self.loss or nil
+  self.seconds = C.ms_clock() - self.began
+  self.open = false
+  drop_batches(self)
+  run:report(self)
+  if state.skips >= run.max_skips then too_many_skips(run) end
+  return self
+end
+
+-- planning ---------------------------------------------------------------------------------------
+
+local function plan_epoch(run, epoch)
+  if run.plan_epoch ~= epoch then
+    run.plan = run.data:steps(run.cfg.seed or 0, epoch, run.batch_size)
+    run.plan_epoch = epoch
+    if #run.plan == 0 then error('run: the data gives no step', 0) end
+  end
+  return run.plan
+end
+
+--- How many steps the run has in all: by epochs, the last of which may be a part, and max_steps.
+local function count_steps(run)
+  local most, epochs = run.cfg.max_steps or 0, run.cfg.epochs or 1
+  if most < 0 or epochs < 0 then error('run: max_steps and epochs must not be negative', 0) end
+  if epochs == 0 then
+    if most == 0 then error('run: epochs = 0 needs max_steps', 0) end
+    return most
+  end
+  local total, epoch = 0, 0
+  while epoch < epochs and (most == 0 or total < most) do
+    local n, part = #plan_epoch(run, epoch), math.min(1, epochs - epoch)
+    total = total + (part == 1 and n or math.max(1, math.floor(part * n + 0.5)))
+    epoch = epoch + 1
+  end
+  return most > 0 and math.min(most, total) or total
+end
+
+local function make_batches(run, step)
+  step.norms.response, step.norms.all, step.tokens = 0, 0, 0
+  for _, samples in ipairs(run.plan[run.state.index]) do
+    take_batch(step, run.data:batch(samples))
+  end
+end
+
+local function begin_step(run)
+  local state, step = run.state, run.step
+  if state.index >= #plan_epoch(run, state.epoch) then
+    state.epoch, state.index = state.epoch + 1, 0
+    plan_epoch(run, state.epoch)
+  end
+  state.index, state.step = state.index + 1, state.step + 1
+  state.progress = (state.step - 1) / math.max(1, state.total - 1)
+  step.number, step.began, step.open = state.step, C.ms_clock(), true
+  step.tally:clear()
+  make_batches(run, step)
+  for _, name in ipairs(run.schedule_names) do
+    local value = run.schedules[name](state)
+    if type(value) ~= 'number' then
+      error(("run: schedule '%s' gave %s at step %d"):format(name, tostring(value), state.step), 0)
+    end
+    step[name] = value
+  end
+  return step
+end
+
+local function after_step(run)
+  local state = run.state
+  if state.step > run.saved and state.step % run.every == 0 then run:checkpoint() end
+  if C.ms_interrupted() == 0 then return end
+  run:checkpoint()
+  run:close()
+  leave(130, ('interrupted after step %d of %d, which is saved: the same command goes on from there')
+    :format(state.step, state.total))
+end
+
+local function next_step(run)
+  if run.step.open then error('run: step:update() was not called in step ' .. run.step.number, 2) end
+  after_step(run)
+  if run.state.step >= run.state.total then return nil end
+  return begin_step(run)
+end
+
+-- a run ------------------------------------------------------------------------------------------
+
+--- @class ms_run
+local methods = {}
+
+--- Iterates over the steps that are left. Ctrl-C ends the process after the current one, with
+--- everything saved.
+--- @return fun(): ms_step?
+function methods:steps()
+  if not self.optimizer then error('run: used after finish', 2) end
+  C.ms_interrupt_watch(1)
+  return next_step, self
+end
+
+local function describe(step)
+  local parts = { ('loss %.4f'):format(step.loss) }
+  step.tally:describe(parts)
+  parts[#parts + 1] = ('lr %.2e'):format(step.lr)
+  parts[#parts + 1] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
+  parts[#parts + 1] = ('%.0f tok/s'):format(step.tokens / step.seconds)
+  return table.concat(parts, '  ')
+end
+
+--- A step's line of metrics, and of progress.
+function methods:report(step)
+  local state = self.state
+  local entry = { step = state.step, kind = 'train', loss = metrics.number(step.loss),
+    epoch = state.epoch + state.index / #self.plan, terms = step.tally:entry(),
+    grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
+    seconds = step.seconds, tokens_per_second = step.tokens / step.seconds }
+  for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
+  self.metrics:write(entry)
+  self.progress:step(state.step, state.total, describe, step)
+end
+
+--- Prints a line, above the progress line where there is one.
+--- @param line string
+function methods:say(line) self.progress:say(line) end
+
+function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.checkpoints, step) end
+
+-- Folders of checkpoints and what a kill left of them, oldest first.
+local function list_checkpoints(path)
+  local steps, rest = {}, {}
+  if C.ms_path_kind(path) ~= 2 then return steps, rest end
+  local out = ffi.new 'char *[1]'
+  check(C.ms_dir_list(path, out))
+  for name in text(out[0]):gmatch '[^\n]+' do
+    if name:find '^step%-%d+$' then
+      steps[#steps + 1] = tonumber(name:match '%d+')
+    elseif name:find '^step%-%d+%.%d+%.%a+$' then
+      rest[#rest + 1] = name
+    end
+  end
+  table.sort(steps)
+  return steps, rest
+end
+
+-- Renamed before it is removed: what a kill leaves half removed must not look like a checkpoint.
+local function remove_checkpoint(path)
+  local old = path .. '.0.old'
+  local ok, why = os.rename(path, old)
+  if not ok then error(why, 0) end
+  check(C.ms_dir_remove(old))
+end
+
+local function prune(run)
+  local steps = list_checkpoints(run.checkpoints)
+  for i = 1, #steps - math.max(1, run.keep) do remove_checkpoint(run:checkpoint_path(steps[i])) end
+end
+
+--- Saves everything the run needs to go on; older checkpoints than the last few are removed. It
+--- happens by itself every `checkpoint.every` steps.
+function methods:checkpoint()
+  local state = self.state
+  if self.saved == state.step then return end
+  local all = json.encode { run = state, config = self.cfg, epoch_steps = #self.plan }
+  self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
+  self.saved = state.step
+  prune(self)
+end
+
+-- Keys that may change between a run and its resume without a word.
+local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true, output = true,
+  checkpoint = true }
+
+local function note_changes(run, old)
+  for _, key in ipairs(tally.sorted_keys(run.cfg, old)) do
+    if not free_to_change[key] and json.encode(run.cfg[key]) ~= json.encode(old[key]) then
+      run:say(("note: '%s' is not what the checkpoint was made with: %s, not %s"):format(key,
+        json.encode(run.cfg[key]), json.encode(old[key])))
+    end
+  end
+end
+
+local function resume_from(run, path)
+  local saved = json.decode(run.optimizer:read(path, run.student), path)
+  if type(saved.run) ~= 'table' or type(saved.run.step) ~= 'number' then
+    error(path .. ': not the checkpoint of a run', 0)
+  end
+  note_changes(run, saved.config or {})
+  local state = saved.run
+  state.total = run.state.total
+  run.state, run.saved = state, state.step
+  if #plan_epoch(run, state.epoch) ~= saved.epoch_steps then
+    error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed')
+      :format(path, saved.epoch_steps, #run.plan), 0)
+  end
+  run:say(('resumed after step %d of %d from %s'):format(state.step, state.total, path))
+end
+
+local function set_aside(run)
+  for _, name in ipairs { 'checkpoints', 'metrics.jsonl' } do
+    local path = run.output .. '/' .. name
+    if C.ms_path_kind(path) ~= 0 then
+      check(C.ms_dir_remove(path .. '.old'))
+      local ok, why = os.rename(path, path .. '.old')
+      if not ok then error(why, 0) end
+      run:say(('resume=false: what was in %s is now in %s.old'):format(path, path))
+    end
+  end
+end
+
+-- Checkpoints after the one that a run was told to go on from are of another future.
+local function set_later_aside(run)
+  local steps = list_checkpoints(run.checkpoints)
+  for _, step in ipairs(steps) do
+    if step > run.state.step then
+      local path = run:checkpoint_path(step)
+      local aside = ('%s.old/step-%08d'):format(run.checkpoints, step)
+      check(C.ms_dir_make(run.checkpoints .. '.old'))
+      check(C.ms_dir_remove(aside))
+      local ok, why = os.rename(path, aside)
+      if not ok then error(why, 0) end
+      run:say(('%s is now %s'):format(path, aside))
+    end
+  end
+end
+
+local function resume(run)
+  local wanted = run.cfg.resume
+  if wanted == nil then wanted = 'auto' end
+  if wanted == false then return set_aside(run) end
+  local path = wanted
+  if wanted == true or wanted == 'auto' then path = optimizer.find(run.checkpoints) end
+  if not path then
+    if wanted == true then error('run: resume=true, but no complete checkpoint in ' .. run.checkpoints, 0) end
+    if #list_checkpoints(run.checkpoints) > 0 then
+      error(('run: no checkpoint in %s is complete; resume=false begins anew'):format(run.checkpoints), 0)
+    end
+    return
+  end
+  resume_from(run, path)
+  if path == wanted then set_later_aside(run) end
+  prune(run) -- a kill may have come between a checkpoint and its pruning
+end
+
+local function memory_line(run)
+  local info = run.student:info()
+  local parts = {}
+  for _, name in ipairs(tally.sorted_keys(info.memory)) do
+    parts[#parts + 1] = ('%s %s'):format(name, progress.bytes(info.memory[name]))
+  end
+  return ('%s student, %.4g M parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
+    info.parameters / 1e6, run.state.total, table.concat(parts, ', '),
+    progress.bytes(run.optimizer:bytes(run.student)))
+end
+
+local function open_schedules(run, given)
+  run.schedules, run.schedule_names = {}, {}
+  for name, f in pairs(given or {}) do
+    if run.step[name] ~= nil or step_methods[name] then
+      error(("run: a schedule cannot be called '%s'"):format(name), 3)
+    end
+    if type(f) ~= 'function' then
+      error(("run: schedule '%s' is a %s, not a function"):format(name, type(f)), 3)
+    end
+    run.schedules[name] = f
+  end
+  run.schedules.lr = run.schedules.lr or schedule.of(run.cfg.optim or {})
+  for name in pairs(run.schedules) do run.schedule_names[#run.schedule_names + 1] = name end
+  table.sort(run.schedule_names)
+end
+
+local class = { __index = methods }
+local step_class = { __index = step_methods }
+
+local function new_run(cfg, options)
+  local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
+    carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints', saved = 0,
+    every = setting(cfg, 'checkpoint', 'every'), keep = setting(cfg, 'checkpoint', 'keep'),
+    max_skips = setting(cfg, 'optim', 'max_skips'), progress = progress.new { quiet = options.quiet },
+    batch_size = { tokens = setting(cfg, 'batch', 'tokens'),
+      micro_tokens = setting(cfg, 'batch', 'micro_tokens') } }, class)
+  run.step = setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
+    tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(), loss = 0, grad_norm = 0,
+    skipped = false, began = 0 }, step_class)
+  run.state = { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0, skips = 0, skipped = 0,
+    empty = 0 }
+  return run
+end
+
+--- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
+--- @param cfg table output; seed, epochs, max_steps, resume; batch = { tokens, micro_tokens };
+---   optim = { lr, warmup, clip, .. }; checkpoint = { every, keep }
+--- @param options { student: ms_model, data: ms_dataset, schedules?: table<string, fun(state: table): number>,
+---   carry?: string, quiet?: boolean } carry: the folder whose tokenizer goes along with the result;
+---   schedules: `lr` comes from `cfg.optim` unless given
+--- @return ms_run
+function M.open(cfg, options)
+  for _, name in ipairs { 'student', 'data' } do
+    if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
+  end
+  if type(cfg.output) ~= 'string' then error('run.open: cfg.output must name a folder', 2) end
+  local run = new_run(cfg, options)
+  open_schedules(run, options.schedules)
+  run.state.total = count_steps(run)
+  run.optimizer = optimizer.new(run.student, cfg.optim)
+  check(C.ms_dir_make(run.checkpoints))
+  local _, rest = list_checkpoints(run.checkpoints)
+  for _, name in ipairs(rest) do check(C.ms_dir_remove(run.checkpoints .. '/' .. name)) end
+  resume(run)
+  check(C.ms_dir_make(run.checkpoints))
+  plan_epoch(run, run.state.epoch)
+  run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step)
+  run:say(memory_line(run))
+  return run
+end
+
+-- validation -------------------------------------------------------------------------------------
+
+local function validation_plan(run, data)
+  run.validation = run.validation or setmetatable({}, { __mode = 'k' })
+  if not run.validation[data] then
+    local n = run.batch_size.micro_tokens
+    run.validation[data] = data:steps(0, 0, { tokens = n, micro_tokens = n })
+  end
+  return run.validation[data]
+end
+
+-- The whole vocabulary at T = 1: a measure that does not change with what is trained on.
+local MEASURE = { objective = 'forward_kl', temperature = 1, target = 'hidden' }
+
+local function evaluate_batch(run, options, batch, sums)
+  local kd = require 'moonstill.kd'
+  local terms = { kd.ce(1) }
+  local target
+  if options.teacher then
+    local how = options.kd or MEASURE
+    target = options.teacher:targets(batch, how)
+    terms[2] = kd.term(target, 1, how)
+  end
+  sums:add(terms, run.student:evaluate(batch, terms))
+  if target then target:free() end
+end
+
+--- Losses over a whole validation set, with the same normalisation as in training: CE, and with a
+--- teacher the divergence from it.
+--- @param options { data: ms_dataset?, teacher?: ms_model, kd?: table } kd: what to measure, as for
+---   `ms.kd`; default forward KL over the whole vocabulary at T = 1. Without data nothing happens.
+--- @return table? { loss, agree, kl?, kl_agree? }
+function methods:validate(options)
+  local data = options.data
+  if not data then return nil end
+  local sums = tally.new()
+  for _, step in ipairs(validation_plan(self, data)) do
+    for _, samples in ipairs(step) do
+      local batch = data:batch(samples)
+      local ok, why = pcall(evaluate_batch, self, options, batch, sums)
+      batch:free()
+      if not ok then error(why, 0) end
+    end
+  end
+  local ce, kl = sums:mean(1), sums:mean(2)
+  local result = { loss = ce.value, agree = ce.agree, kl = kl and kl.value, kl_agree = kl and kl.agree }
+  self.state.validation = result.loss == result.loss and result or nil
+  self.metrics:write { step = self.state.step, kind = 'validation', loss = metrics.number(ce.value),
+    terms = sums:entry() }
+  self:say(('validation after step %d: loss %.4f, top-1 %.1f %%%s'):format(self.state.step, ce.value,
+    100 * ce.agree, kl and (', KL to the teacher %.4f, agreement %.1f %%'):format(kl.value,
+      100 * kl.agree) or ''))
+  return result
+end
+
+-- the end ----------------------------------------------------------------------------------------
+
+-- The student's files go into the output folder one by one, since it holds more than them: the
+-- weights first, config.json last, so that the folder opens only when it is whole.
+local function save_student(run)
+  local new = run.output .. '/student.tmp'
+  local out = ffi.new 'char *[1]'
+  check(C.ms_dir_remove(new))
+  run.student:save(new, run.carry and { carry = run.carry } or nil)
+  check(C.ms_dir_list(new, out))
+  local names, have = {}, {}
+  for name in text(out[0]):gmatch '[^\n]+' do
+    names[#names + 1] = name
+    have[name] = true
+  end
+  table.sort(names, function(a, b)
+    local ca, cb = a == 'config.json', b == 'config.json'
+    if ca ~= cb then return cb end
+    return a < b
+  end)
+  check(C.ms_dir_list(run.output, out))
+  for name in text(out[0]):gmatch '[^\n]+' do
+    if name:find '^model.*safetensors' and not have[name] then os.remove(run.output .. '/' .. name) end
+  end
+  for _, name in ipairs(names) do
+    local ok, why = os.rename(new .. '/' .. name, run.output .. '/' .. name)
+    if not ok then error(why, 0) end
+  end
+  check(C.ms_dir_remove(new))
+end
+
+--- Frees what the run holds, and gives Ctrl-C back. `finish` does it.
+function methods:close()
+  if not self.optimizer then return end
+  drop_batches(self.step)
+  self.progress:finish()
+  self.metrics:close()
+  self.optimizer:free()
+  self.optimizer = nil
+  C.ms_interrupt_watch(0)
+end
+
+--- Saves the student in the output folder, and a last checkpoint.
+function methods:finish()
+  if not self.optimizer then error('run: finished already', 2) end
+  if self.step.open then error('run: step:update() was not called in step ' .. self.step.number, 2) end
+  self:checkpoint()
+  save_student(self)
+  self:say(('saved in %s after %d steps, %.3g M tokens%s'):format(self.output, self.state.step,
+    self.state.tokens / 1e6, self.state.skipped > 0
+      and (', %d of them skipped'):format(self.state.skipped) or ''))
+  self:close()
+end
+
+return M
