@@ -176,21 +176,30 @@ VF_INLINE vf vf_sqrt(vf x) {
 }
 VF_INLINE vf vf_abs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
-/* Lanes added as a balanced tree, the same for each instruction set's width. */
+/* All lanes added, by halves: lane i with lane i + width / 2, and so on. */
 VF_INLINE float vf_sum(vf x) {
-  float a[VF_LANES];
-  vf_store(a, x);
-  for (int width = VF_LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) a[i] += a[i + width];
-  return a[0];
+#if VF_LANES == 16
+  return _mm512_reduce_add_ps(x);
+#elif VF_LANES == 8
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+#else
+  return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
 }
 /* The largest lane. A NaN may be passed over: callers that care look for it themselves. */
 VF_INLINE float vf_hmax(vf x) {
-  float a[VF_LANES];
-  vf_store(a, x);
-  for (int width = VF_LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
-  return a[0];
+#if VF_LANES == 16
+  return _mm512_reduce_max_ps(x);
+#elif VF_LANES == 8
+  __m128 a = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+#else
+  float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+  return a > b ? a : b;
+#endif
 }
 
 /* To nearest, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits of the fraction. */

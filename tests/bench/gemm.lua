@@ -1,0 +1,117 @@
+--- Matrix products against oneDNN's own threaded sgemm, interleaved in one run.
+---   luajit tests/bench/gemm.lua [threads] [seconds per shape]
+--- Columns: our GFLOP/s, the library's (medians; in brackets the best), and the median of the ratios
+--- of neighbouring runs. On a busy machine only the ratios mean something.
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local ms = require 'moonstill'
+local tools = require 'tests.tools'
+
+local threads, seconds = tonumber(arg[1]) or 2, tonumber(arg[2]) or 1
+local only = arg[3]
+assert(C.ms_threads_set(threads) == 0)
+
+ffi.cdef [[
+int dnnl_sgemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+int posix_memalign(void **p, size_t align, size_t bytes);
+]]
+local dnnl = ffi.load 'dnnl'
+local device = ms.device.open 'cpu'
+
+local function buffer(n)
+  local p = ffi.new 'void *[1]'
+  assert(ffi.C.posix_memalign(p, 4096, n * 4) == 0)
+  local v = ffi.cast('float *', p[0])
+  for i = 0, n - 1 do v[i] = (i * 7 % 13 - 6) / 6 end
+  return v
+end
+
+local function tensor(dtype, rows, cols)
+  return ms.tensor(device, dtype, rows, cols):write(tools.values(rows * cols, rows + cols))
+end
+
+local function median(list)
+  table.sort(list)
+  return list[math.floor(#list / 2) + 1]
+end
+
+local function timed(f)
+  local start = C.ms_clock()
+  f()
+  return C.ms_clock() - start
+end
+
+-- Runs ours and theirs in turn for `seconds`.
+local function compare(work, ours, theirs)
+  local a, b, ratio, stop = {}, {}, {}, nil
+  for _ = 1, 3 do ours() theirs() end
+  stop = C.ms_clock() + seconds
+  repeat
+    local x, y = timed(ours), timed(theirs)
+    a[#a + 1], b[#b + 1], ratio[#ratio + 1] = work / x * 1e-9, work / y * 1e-9, y / x
+  until C.ms_clock() > stop and #a >= 5
+  local ma, mb, mr = median(a), median(b), median(ratio)
+  return ma, a[#a], mb, b[#b], mr
+end
+
+local logs, smallest = {}, math.huge
+local function report(name, ...)
+  local a, a_best, b, b_best, ratio = ...
+  print(('%-26s %6.0f (%4.0f) %6.0f (%4.0f)  %5.2f  %5.2f'):format(name, a, a_best, b, b_best, ratio,
+    a_best / b_best))
+  logs[#logs + 1] = math.log(ratio)
+  smallest = math.min(smallest, ratio)
+end
+
+local forms = {
+  F = function(rows, inner, out, dtype)
+    local x, w, y = tensor('f32', rows, inner), tensor(dtype, out, inner), tensor('f32', rows, out)
+    local a, b, c = buffer(rows * inner), buffer(out * inner), buffer(rows * out)
+    return function() ms.ops.linear(y, x, w) end, function()
+      dnnl.dnnl_sgemm(78, 84, rows, out, inner, 1, a, inner, b, inner, 0, c, out)
+    end, { a, b, c }
+  end,
+  D = function(rows, inner, out, dtype)
+    local dy, w, dx = tensor('f32', rows, out), tensor(dtype, out, inner), tensor('f32', rows, inner)
+    local a, b, c = buffer(rows * out), buffer(out * inner), buffer(rows * inner)
+    return function() ms.ops.linear_dx(dx, dy, w) end, function()
+      dnnl.dnnl_sgemm(78, 78, rows, inner, out, 1, a, out, b, inner, 0, c, inner)
+    end, { a, b, c }
+  end,
+  W = function(rows, inner, out)
+    local dy, x, dw = tensor('f32', rows, out), tensor('f32', rows, inner), tensor('f32', out, inner)
+    local a, b, c = buffer(rows * out), buffer(rows * inner), buffer(out * inner)
+    return function() ms.ops.linear_dw(dw, dy, x) end, function()
+      dnnl.dnnl_sgemm(84, 78, out, inner, rows, 1, a, out, b, inner, 0, c, inner)
+    end, { a, b, c }
+  end,
+}
+ffi.cdef 'void free(void *p);'
+
+-- tokens x in x out, as in the tables of the machine's limits.
+local shapes = { { 512, 576, 1536 }, { 512, 896, 896 }, { 512, 896, 4864 }, { 512, 1536, 8960 },
+                 { 512, 2048, 8192 }, { 2048, 576, 1536 }, { 2048, 896, 4864 }, { 1, 64, 256 },
+                 { 1, 896, 4864 }, { 8, 896, 4864 }, { 16, 64, 64 }, { 64, 64, 64 }, { 64, 64, 256 },
+                 { 64, 256, 256 }, { 128, 128, 128 }, { 128, 128, 512 }, { 256, 256, 1024 },
+                 { 512, 64, 512 } }
+
+print(('%d threads, %s; tokens x in x out'):format(threads, ffi.string(C.ms_cpu_isa())))
+print '                                ours          oneDNN    ratio  of bests'
+for _, dtype in ipairs { 'f32', 'bf16' } do
+  for _, s in ipairs(shapes) do
+    for _, form in ipairs { 'F', 'D', 'W' } do
+      local name = ("%dx%dx%d %s %s"):format(s[1], s[2], s[3], form, dtype)
+      if (dtype == "f32" or form ~= "W") and (not only or name:find(only)) then
+        local ours, theirs, hold = forms[form](s[1], s[2], s[3], dtype)
+        report(('%dx%dx%d %s %s'):format(s[1], s[2], s[3], form, dtype),
+          compare(2 * s[1] * s[2] * s[3], ours, theirs))
+        for _, p in ipairs(hold) do ffi.C.free(p) end
+        collectgarbage()
+      end
+    end
+  end
+end
+local sum = 0
+for _, x in ipairs(logs) do sum = sum + x end
+print(('geometric mean of ratios %.2f, smallest %.2f'):format(math.exp(sum / #logs), smallest))

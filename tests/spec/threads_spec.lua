@@ -1,0 +1,129 @@
+-- Results are the same, bit for bit, for any number of threads.
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local ms = require 'moonstill'
+local tools = require 'tests.tools'
+local kernels = require 'tests.kernels'
+
+-- What `body` returns (a string) with 2, 3 and 4 threads must be what it is with 1.
+local function same(what, body)
+  local before, first = C.ms_threads_get(), nil
+  for threads = 1, 4 do
+    assert(C.ms_threads_set(threads) == 0)
+    local bits = body()
+    first = first or bits
+    if bits ~= first then
+      C.ms_threads_set(before)
+      error(what .. ': other bits with ' .. threads .. ' threads than with 1', 2)
+    end
+  end
+  C.ms_threads_set(before)
+end
+
+-- rows, in, out: small and odd, one row, tall and skinny, flat and deep; those on which a library
+-- that splits by threads is known to differ are deep with few rows and columns.
+local products = {
+  { 1, 576, 1536 }, { 1, 4864, 896 }, { 2, 1000, 77 }, { 3, 4096, 16 }, { 4, 64, 4864 },
+  { 8, 896, 4864 }, { 15, 333, 514 }, { 16, 576, 576 }, { 31, 257, 129 }, { 32, 2048, 48 },
+  { 48, 4864, 64 }, { 64, 64, 64 }, { 100, 300, 200 }, { 128, 576, 1536 }, { 129, 1536, 576 },
+  { 200, 896, 128 }, { 256, 64, 1024 }, { 300, 65, 1000 }, { 512, 576, 192 }, { 777, 48, 50 },
+  { 1024, 32, 96 }, { 2000, 16, 24 }, { 6, 8000, 6 }, { 40, 40, 3000 }, { 3000, 40, 40 } }
+
+kernels.on_devices('any number of threads gives the same', function(case, device)
+  for _, p in ipairs(products) do
+    local rows, inner, out = unpack(p)
+    case(('products %dx%dx%d'):format(rows, inner, out), function(make)
+      local x = make('f32', tools.values(rows * inner, 1), rows, inner)
+      local dy = make('f32', tools.values(rows * out, 2), rows, out)
+      local y, dx = make('f32', nil, rows, out), make('f32', nil, rows, inner)
+      local dw = make('f32', nil, out, inner)
+      for _, dtype in ipairs { 'f32', 'bf16' } do
+        local w = make(dtype, tools.values(out * inner, 3), out, inner)
+        same('linear ' .. dtype, function() ms.ops.linear(y, x, w) return kernels.bits(y) end)
+        same('linear_dx ' .. dtype, function() ms.ops.linear_dx(dx, dy, w) return kernels.bits(dx) end)
+      end
+      same('linear_dw', function() ms.ops.linear_dw(dw, dy, x) return kernels.bits(dw) end)
+    end)
+  end
+
+  for _, s in ipairs { { { 0, 300 }, 6, 2, 64, 0 }, { { 0, 100, 130, 420 }, 9, 3, 64, 0 },
+                       { { 0, 257 }, 4, 1, 40, 70 }, { { 0, 1, 2, 3, 200 }, 2, 2, 128, 0 } } do
+    local start, heads, kv_heads, dim, window = unpack(s)
+    local tokens = start[#start]
+    case(('attention over %d tokens, %d heads of %d'):format(tokens, heads, dim), function(make)
+      local n, m = tokens * heads * dim, tokens * kv_heads * dim
+      local q = make('f32', tools.values(n, 1), tokens, heads, dim)
+      local k = make('f32', tools.values(m, 2), tokens, kv_heads, dim)
+      local v = make('f32', tools.values(m, 3), tokens, kv_heads, dim)
+      local y, lse = make('f32', nil, tokens, heads, dim), make('f32', nil, tokens, heads)
+      local dq, dk, dv = make('f32', nil, q:shape()), make('f32', nil, k:shape()), make('f32', nil, k:shape())
+      local starts = make('i32', start, #start)
+      same('forward', function()
+        ms.ops.attention(y, lse, q, k, v, starts, window, 0.3)
+        return kernels.bits(y) .. kernels.bits(lse)
+      end)
+      same('backward', function()
+        ms.ops.attention_backward(dq, dk, dv, q, y, lse, q, k, v, starts, window, 0.3)
+        return kernels.bits(dq) .. kernels.bits(dk) .. kernels.bits(dv)
+      end)
+    end)
+  end
+
+  case('attention against a cache', function(make)
+    local q = make('f32', tools.values(3 * 6 * 64, 1), 3, 6, 64)
+    local k = make('f32', tools.values(2 * 400 * 128, 2), 2, 400, 2, 64)
+    local slot, first, length = make('i32', { 1, 0, 1 }, 3), make('i32', { 0, 5, 7 }, 3),
+      make('i32', { 400, 300, 1 }, 3)
+    local y = make('f32', nil, 3, 6, 64)
+    same('y', function()
+      ms.ops.attention_cached(y, q, k, k, slot, first, length, 0.2)
+      return kernels.bits(y)
+    end)
+  end)
+
+  case('norm, bias and embedding gradients', function(make)
+    local rows, cols = 700, 200 -- above the size at which other threads are woken
+    local x = make('f32', tools.values(rows * cols, 1), rows, cols)
+    local dy = make('f32', tools.values(rows * cols, 2), rows, cols)
+    local w, rstd = make('f32', tools.values(cols, 3), cols), make('f32', nil, rows)
+    local y, token = make('f32', nil, rows, cols), make('i32', tools.integers(rows, 4, 9), rows)
+    same('rmsnorm', function()
+      ms.ops.rmsnorm(y, rstd, x, w, 1e-5)
+      return kernels.bits(y)
+    end)
+    same('rmsnorm_backward', function()
+      local dw = make('f32', tools.values(cols, 5), cols)
+      ms.ops.rmsnorm_backward(y, dw, dy, x, rstd, w)
+      return kernels.bits(y) .. kernels.bits(dw)
+    end)
+    same('bias_db', function()
+      local db = make('f32', tools.values(cols, 5), cols)
+      ms.ops.bias_db(db, dy)
+      return kernels.bits(db)
+    end)
+    same('embed_dw', function()
+      local dw = make('f32', tools.values(9 * cols, 5), 9, cols)
+      ms.ops.embed_dw(dw, dy, token)
+      return kernels.bits(dw)
+    end)
+  end)
+
+  case('squared norm, swiglu and AdamW', function(make)
+    local n = 200003
+    local x, y, z = make('f32', tools.values(n, 1), n), make('f32', nil, n), make('f32', nil, n)
+    same('sum_squares', function()
+      return ffi.string(ffi.new('double[1]', ms.ops.sum_squares(x)), 8)
+    end)
+    same('swiglu', function()
+      ms.ops.swiglu(y, x, x)
+      ms.ops.swiglu_backward(y, z, y, x, x)
+      return kernels.bits(y) .. kernels.bits(z)
+    end)
+    same('adamw', function()
+      local w, m = make('f32', tools.values(n, 2), n), make('f32', tools.values(n, 3), n)
+      local v, low = ms.tensor.zeros(device, n), make('bf16', nil, n)
+      ms.ops.adamw(w, low, m, v, x, 3, 0.01, 0.9, 0.99, 1e-8, 0.1, 1)
+      return kernels.bits(w) .. kernels.bits(m) .. kernels.bits(low)
+    end)
+  end)
+end)
