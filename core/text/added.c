@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "unicode.h"
 #include "utf8.h"
 
 typedef struct {

@@ -135,7 +135,7 @@ static ms_status strip(ms_decoder *d, int i, const char *text, size_t bytes) {
   const ms_step *s = &d->tok->decoder.step[i];
   int64_t here = 0;
   /* Behind a fusing step the tokens are fragments of one text, with one front. */
-  size_t at = strip_front(s, text, bytes, s->form ? &d->state[i].seen : &here);
+  size_t at = strip_front(s, text, bytes, s->fused ? &d->state[i].seen : &here);
   bytes = strip_back(s, text, at, bytes);
   return feed(d, i + 1, text + at, bytes - at);
 }

@@ -10,6 +10,7 @@
 #include "../base/json.h"
 #include "../base/memory.h"
 #include "tokenizer.h"
+#include "unicode.h"
 #include "utf8.h"
 
 /* A message of the file's name, the place and what is wrong. */
@@ -197,16 +198,10 @@ static ms_status load_pattern(ms_tokenizer *tok, const json_t *v, const char *wh
 
 static ms_status load_normalizer(ms_tokenizer *tok, const json_t *v, const char *where,
                                  ms_steps *out) {
-  static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"}; /* in the order of MS_FORM */
   const char *type = type_of(v);
   const json_t *text;
   ms_step *s;
-  for (int i = 0; i < 4; i++) {
-    if (strcmp(type, forms[i])) continue;
-    MS_TRY(new_step(tok, where, out, MS_STEP_NORMAL, &s));
-    s->form = i;
-    return MS_OK;
-  }
+  if (!strcmp(type, "NFC")) return new_step(tok, where, out, MS_STEP_NFC, &s);
   if (!strcmp(type, "Prepend")) {
     MS_TRY(get_text(tok, v, where, "prepend", &text));
     MS_TRY(new_step(tok, where, out, MS_STEP_PREPEND, &s));
@@ -378,9 +373,9 @@ static ms_status finish_decoder(ms_tokenizer *tok) {
     int front = s->kind == MS_STEP_DECODE_STRIP && !s->strip_stop;
     if (fused && !front && s->kind != MS_STEP_DECODE_FUSE) tok->decode_streams = 0;
     fused = fused || s->kind == MS_STEP_DECODE_FUSE || s->kind == MS_STEP_DECODE_BYTES;
-    s->form = fused; /* a strip that sees fragments, if the chain streams */
+    s->fused = fused;
   }
-  for (int i = 0; i < d->count; i++) d->step[i].form &= tok->decode_streams;
+  for (int i = 0; i < d->count; i++) d->step[i].fused &= tok->decode_streams;
   return MS_OK;
 }
 

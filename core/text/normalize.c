@@ -1,22 +1,22 @@
-/* normalize.c - the normalizers: Unicode forms, Prepend, Replace.
+/* normalize.c - the normalizers: NFC, Prepend, Replace.
  *
- * Unicode's tables are utf8proc's; the order of combining marks is sorted here by counting, since
+ * Unicode's tables are utf8proc's (its compatibility forms know more characters than those of the
+ * library that writes tokenizer.json, so NFKC would give other ids, and is not offered); the order of combining marks is sorted here by counting, since
  * the library's insertion sort takes quadratic time on long runs of marks. */
 #include <string.h>
 #include <utf8proc.h>
 
 #include "../base/memory.h"
 #include "steps.h"
+#include "unicode.h"
 #include "utf8.h"
-
-static int class_of(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
 /* Canonical order: each run of marks is sorted by class, stably. */
 static ms_status order_marks(int32_t *c, size_t n, ms_buf *spare) {
   for (size_t i = 0; i < n;) {
     size_t end = i, count[256] = {0};
     int sorted = 1, k;
-    for (int last = 0; end < n && (k = class_of(c[end])) != 0; last = k, end++) {
+    for (int last = 0; end < n && (k = ms_char_mark_class(c[end])) != 0; last = k, end++) {
       count[k]++;
       if (k < last) sorted = 0;
     }
@@ -30,46 +30,59 @@ static ms_status order_marks(int32_t *c, size_t n, ms_buf *spare) {
         count[j] = at;
         at += here;
       }
-      for (size_t j = 0; j < end - i; j++) c[count[class_of(from[j])]++] = from[j];
+      for (size_t j = 0; j < end - i; j++) c[count[ms_char_mark_class(from[j])]++] = from[j];
     }
     i = end + 1;
-    while (i < n && class_of(c[i]) == 0) i++;
+    while (i < n && ms_char_mark_class(c[i]) == 0) i++;
   }
   return MS_OK;
 }
 
-static ms_status decompose(const char *text, size_t bytes, int options, ms_buf *chars) {
+static ms_status decompose(const char *text, size_t bytes, ms_buf *chars) {
   int n;
   chars->size = 0;
   for (size_t i = 0; i < bytes; i += (size_t)n) {
     enum { MOST = 32 }; /* the longest decomposition of one character has 18 */
     MS_TRY(ms_buf_reserve(chars, MOST * sizeof(int32_t)));
     int32_t *at = (void *)(chars->data + chars->size);
-    utf8proc_ssize_t made =
-        utf8proc_decompose_char(ms_utf8_get(text + i, &n), at, MOST, options, NULL);
+    utf8proc_ssize_t made = utf8proc_decompose_char(ms_utf8_get(text + i, &n), at, MOST,
+                                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL);
     if (made < 0 || made > MOST) return MS_FAIL(MS_EINVAL, "normalizer: byte %zu", i);
     chars->size += (size_t)made * sizeof *at;
   }
   return MS_OK;
 }
 
-static ms_status normal_slow(int form, const char *text, size_t bytes, ms_buf *out, ms_buf *chars) {
-  ms_buf marks = {0};
+/* A mark that counts as none here and as one to utf8proc. */
+static int is_late(int32_t c) {
+  return c >= 0x300 && utf8proc_get_property(c)->combining_class && !ms_char_mark_class(c);
+}
+
+static ms_status put_composed(int32_t *c, size_t count, ms_buf *out) {
   char utf8[4];
-  int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
-  if (form == MS_FORM_NFKC || form == MS_FORM_NFKD) options |= UTF8PROC_COMPAT;
-  MS_TRY(decompose(text, bytes, options, chars));
-  int32_t *c = (void *)chars->data;
-  utf8proc_ssize_t n = (utf8proc_ssize_t)(chars->size / sizeof *c);
-  ms_status st = order_marks(c, (size_t)n, &marks);
-  ms_buf_free(&marks);
-  MS_TRY(st);
-  if (form == MS_FORM_NFC || form == MS_FORM_NFKC)
-    n = utf8proc_normalize_utf32(c, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  utf8proc_ssize_t n = utf8proc_normalize_utf32(c, (utf8proc_ssize_t)count,
+                                                UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   if (n < 0) return MS_FAIL(MS_EINVAL, "normalizer: %s", utf8proc_errmsg(n));
   for (utf8proc_ssize_t i = 0; i < n; i++)
     MS_TRY(ms_buf_add(out, utf8, (size_t)ms_utf8_put(c[i], utf8)));
   return MS_OK;
+}
+
+/* Late marks end the parts in which characters are composed. */
+static ms_status nfc_stretch(const char *text, size_t bytes, ms_buf *out, ms_buf *chars) {
+  ms_buf marks = {0};
+  MS_TRY(decompose(text, bytes, chars));
+  int32_t *c = (void *)chars->data;
+  size_t n = chars->size / sizeof *c;
+  ms_status st = order_marks(c, n, &marks);
+  ms_buf_free(&marks);
+  MS_TRY(st);
+  for (size_t i = 0, end; i < n && st == MS_OK; i = end) {
+    end = i + 1;
+    while (end < n && !is_late(c[end - 1]) && !is_late(c[end])) end++;
+    st = put_composed(c + i, end - i, out);
+  }
+  return st;
 }
 
 /* Below U+0300 nothing changes in NFC and nothing combines with what stands before it; so text is
@@ -86,7 +99,7 @@ static ms_status nfc(const char *text, size_t bytes, ms_buf *out, ms_buf *chars)
     size_t end = i + 1;
     while (end < bytes && (text[end] & 0xC0) == 0x80) end++;
     while (end < bytes && (unsigned char)text[end] >= 0x80) end++;
-    MS_TRY(normal_slow(MS_FORM_NFC, text + i, end - i, out, chars));
+    MS_TRY(nfc_stretch(text + i, end - i, out, chars));
     done = end;
   }
   return ms_buf_add(out, text + done, bytes - done);
@@ -96,10 +109,7 @@ static ms_status apply(const ms_step *s, ms_matcher *m, const char *text, size_t
   ms_buf chars = {0};
   ms_status st = MS_OK;
   switch (s->kind) {
-    case MS_STEP_NORMAL:
-      st = s->form == MS_FORM_NFC ? nfc(text, bytes, out, &chars)
-                                  : normal_slow(s->form, text, bytes, out, &chars);
-      break;
+    case MS_STEP_NFC: st = nfc(text, bytes, out, &chars); break;
     case MS_STEP_PREPEND:
       if (bytes) st = ms_buf_add(out, s->text, s->text_bytes);
       if (st == MS_OK) st = ms_buf_add(out, text, bytes);

@@ -3,10 +3,12 @@
 #include "regex.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "../base/memory.h"
 #include "buf.h"
+#include "unicode.h"
 
 struct ms_regex {
   pcre2_code *code;
@@ -32,8 +34,8 @@ static void give(void *p, void *unused) { ms_free(p); }
 #define NOT_SPACE "\\x00-\\x08\\x0E-\\x1F\\x21-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}" \
                   "\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}" \
                   "\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
-/* Oniguruma's \w; PCRE2's own leaves out marks and connectors. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's \w, with the numbers of Latin-1; PCRE2's own leaves out marks and connectors. */
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE"
 
 typedef struct {
   const char *where, *p, *end;
@@ -70,26 +72,62 @@ static int is_category(const char *name, size_t n) {
   return strstr(known, key) != NULL;
 }
 
+/* Members of a class: the characters of a category that are too new for PCRE2. */
+static ms_status put_new(reader *r, const char *name, size_t n) {
+  int32_t first, last;
+  const char *category;
+  char text[48];
+  for (int i = 0; ms_unicode_new(i, &first, &last, &category); i++) {
+    if (memcmp(category, name, n)) continue;
+    snprintf(text, sizeof text, "\\x{%X}-\\x{%X}", (unsigned)first, (unsigned)last);
+    MS_TRY(put(r, text));
+  }
+  return MS_OK;
+}
+
+static ms_status put_category(reader *r, const char *name, size_t n, int negated) {
+  if (!r->in_class) MS_TRY(put(r, negated ? "[^" : "["));
+  MS_TRY(put(r, "\\p{"));
+  MS_TRY(ms_buf_add(&r->out, name, n));
+  MS_TRY(put(r, "}"));
+  MS_TRY(put_new(r, name, n));
+  return r->in_class ? MS_OK : put(r, "]");
+}
+
 /* \p{...} behind the letter. A script is asked for by sc:, since PCRE2's plain name means
  * Script_Extensions. */
 static ms_status property(reader *r, const char *start) {
-  char letter = r->p[-1];
+  int negated = r->p[-1] == 'P';
   const char *close = r->p < r->end && *r->p == '{' ? memchr(r->p, '}', (size_t)(r->end - r->p)) : NULL;
   if (!close) return unsupported(r, "this property", start);
   const char *name = r->p + 1;
   r->p = close + 1;
-  MS_TRY(put(r, letter == 'p' ? "\\p{" : "\\P{"));
   if (name < close && *name == '^') {
-    MS_TRY(put(r, "^"));
+    negated = !negated;
     name++;
   }
   size_t n = (size_t)(close - name);
   for (size_t i = 0; i < n; i++)
     if (!((name[i] | 32) >= 'a' && (name[i] | 32) <= 'z') && name[i] != '_')
       return unsupported(r, "this property", start);
-  if (!is_category(name, n)) MS_TRY(put(r, "sc:"));
+  if (r->in_class && negated) return unsupported(r, "a negated property in a class", start);
+  if (is_category(name, n)) return put_category(r, name, n, negated);
+  /* Of the scripts only Han has grown in a way that texts show: extensions H and I. */
+  MS_TRY(put(r, r->in_class ? "" : negated ? "[^" : "["));
+  MS_TRY(put(r, "\\p{sc:"));
   MS_TRY(ms_buf_add(&r->out, name, n));
-  return put(r, "}");
+  MS_TRY(put(r, "}"));
+  if (n == 3 && !memcmp(name, "Han", 3))
+    MS_TRY(put(r, "\\x{2B739}\\x{2EBF0}-\\x{2EE5D}\\x{31350}-\\x{323AF}"));
+  return put(r, r->in_class ? "" : "]");
+}
+
+static ms_status put_word(reader *r, int negated) {
+  static const char *const parts[] = {"L", "M", "Nd", "Nl"};
+  if (!r->in_class) MS_TRY(put(r, negated ? "[^" : "["));
+  MS_TRY(put(r, WORD));
+  for (int i = 0; i < 4; i++) MS_TRY(put_new(r, parts[i], strlen(parts[i])));
+  return r->in_class ? MS_OK : put(r, "]");
 }
 
 static ms_status escape(reader *r) {
@@ -99,12 +137,14 @@ static ms_status escape(reader *r) {
   switch (c) {
     case 's': return put_set(r, SPACE, 0);
     case 'S': return r->in_class ? put(r, NOT_SPACE) : put_set(r, SPACE, 1);
-    case 'w': return put_set(r, WORD, 0);
+    case 'w': return put_word(r, 0);
     case 'W':
       if (r->in_class) return unsupported(r, "\\W in a class", start);
-      return put_set(r, WORD, 1);
-    case 'd': return put(r, "\\p{Nd}");
-    case 'D': return put(r, "\\P{Nd}");
+      return put_word(r, 1);
+    case 'd': return put_category(r, "Nd", 2, 0);
+    case 'D':
+      if (r->in_class) return unsupported(r, "\\D in a class", start);
+      return put_category(r, "Nd", 2, 1);
     case 'p':
     case 'P': return property(r, start);
     case 'v': return put(r, "\\x0B");

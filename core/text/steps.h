@@ -9,7 +9,7 @@
 #include "regex.h"
 
 enum {
-  MS_STEP_NORMAL, /* NFC and its like: `form` */
+  MS_STEP_NFC,
   MS_STEP_PREPEND,
   MS_STEP_REPLACE, /* a pattern by `text` */
 
@@ -25,12 +25,12 @@ enum {
   MS_STEP_DECODE_META,
   MS_STEP_DECODE_JOIN, /* no decoder: tokens with spaces between */
 };
-enum { MS_FORM_NFC, MS_FORM_NFD, MS_FORM_NFKC, MS_FORM_NFKD };
 enum { MS_SPLIT_REMOVED, MS_SPLIT_ISOLATED, MS_SPLIT_PREVIOUS, MS_SPLIT_NEXT, MS_SPLIT_CONTIGUOUS };
 enum { MS_SCHEME_ALWAYS, MS_SCHEME_FIRST, MS_SCHEME_NEVER };
 
 typedef struct ms_step {
-  int kind, form, behavior, invert, scheme;
+  int kind, behavior, invert, scheme;
+  int fused;             /* DECODE_STRIP: the tokens it sees are fragments of one text */
   ms_regex *regex;       /* the pattern: one of these three */
   char *literal;
   int (*is_in)(int32_t); /* single characters of a class */

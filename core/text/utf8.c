@@ -1,4 +1,4 @@
-/* utf8.c - UTF-8 and character classes. */
+/* utf8.c - UTF-8. */
 #include "utf8.h"
 
 #include <string.h>
@@ -48,32 +48,4 @@ int32_t ms_utf8_get(const char *p, int *bytes) {
 
 int ms_utf8_put(int32_t c, char *out) {
   return (int)utf8proc_encode_char(c, (utf8proc_uint8_t *)out);
-}
-
-int ms_char_is_space(int32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-int ms_char_is_numeric(int32_t c) {
-  if (c < 0x80) return c >= '0' && c <= '9';
-  int k = utf8proc_category(c);
-  return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
-}
-
-int ms_char_is_punctuation(int32_t c) {
-  if (c < 0x80) return c > ' ' && c < 0x7F && !strchr("0123456789", c) && ((c | 32) < 'a' || (c | 32) > 'z');
-  int k = utf8proc_category(c);
-  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
-}
-
-int ms_char_is_word(int32_t c) {
-  int k = utf8proc_category(c);
-  /* The letters in circles and squares are symbols that count as alphabetic. */
-  int circled = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-                (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-  return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_ME) || k == UTF8PROC_CATEGORY_ND ||
-         k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D ||
-         circled;
 }

@@ -1,4 +1,4 @@
-/* utf8.h - UTF-8 and the few character classes that tokenizers name. */
+/* utf8.h - UTF-8, forwards. */
 #ifndef MS_UTF8_H
 #define MS_UTF8_H
 #include <stddef.h>
@@ -14,10 +14,5 @@ int64_t ms_utf8_check(const char *text, size_t bytes);
 int32_t ms_utf8_get(const char *p, int *bytes);
 /* Writes a character, at most 4 bytes, and returns its length. */
 int ms_utf8_put(int32_t c, char *out);
-
-int ms_char_is_space(int32_t c);       /* White_Space */
-int ms_char_is_numeric(int32_t c);     /* Nd, Nl, No */
-int ms_char_is_punctuation(int32_t c); /* P*, and all ASCII signs */
-int ms_char_is_word(int32_t c);        /* Alphabetic, M*, Nd, Pc, joiners */
 
 #endif
