@@ -71,7 +71,8 @@ function M.label(value, step)
       return 'e' .. (sign == '-' and '-' or '') .. digit
     end))
   end
-  local digits = math.max(0, -math.floor(math.log10(step or size) + 1e-9)) + 0 -- no minus zero
+  local power = math.floor(math.log10(step or size) + 1e-9)
+  local digits = power < 0 and -power or 0
   return ('%.' .. digits .. 'f'):format(value)
 end
 
@@ -308,7 +309,8 @@ end
 function M.sketch(panel, options)
   check_panel(panel)
   local columns, rows = options and options.columns or 64, options and options.rows or 14
-  local axes = axes_of(panel, math.max(2, math.floor(columns / 10)), math.max(2, math.floor(rows / 3)))
+  local axes = axes_of(panel, math.max(2, math.floor(columns / 10)),
+    math.max(2, math.floor(rows / 3)))
   local x_low, x_high = extent(panel)
   local cells = blank(columns, rows)
   local names = {}

@@ -1,8 +1,8 @@
 --- Worked text problems: a small data set that needs no download.
 ---
---- A problem tells how a number of things changes, step by step; the answer works it out and ends in
---- "answer: N". How it is told and how it is worked out vary at random, so that there is no single
---- right text; the number is always right. Everything is a function of (seed, part, index).
+--- A problem tells how a number of things changes, step by step; the answer works it out and ends
+--- in "answer: N". How it is told and how it is worked out vary at random, so that there is no
+--- single right text; the number is always right. Everything is a function of (seed, part, index).
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
