@@ -30,7 +30,7 @@ static int64_t wide_count(const ms_pass *pass) {
   int64_t n = pass->tokens, q = ms_q_width(c), kv = ms_kv_width(c), attention = 2 * (q + kv);
   /* backwards: rotated q and k where they are not kept; dy, dq, dk, dv */
   if (pass->first < c->layers && c->qk_norm) attention += q + kv;
-  return max(max(n * attention, 3 * ms_mlp_rows(n) * c->inner), pass->rows * c->width);
+  return max(max(n * attention, 3 * ms_mlp_block(n) * c->inner), pass->rows * c->width);
 }
 
 /* Everything of a layer but its input. */
@@ -64,7 +64,7 @@ static void lay_passing(cursor *at, const ms_pass *pass, ms_kept *k) {
   k->k = k->y + q;
   k->v = k->k + kv;
   k->gate = a->wide;
-  k->up = k->gate + ms_mlp_rows(n) * c->inner;
+  k->up = k->gate + ms_mlp_block(n) * c->inner;
 }
 
 static void lay_inputs(cursor *at, const ms_pass *pass) {

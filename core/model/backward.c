@@ -145,8 +145,8 @@ static ms_status layer_back(const ms_pass *pass, int32_t l) {
   needs need = layer_needs(pass, l);
   /* the last layer's values are still there from the forward pass */
   if (m->recompute && l + 1 < m->config.layers) MS_TRY(ms_layer_forward(pass, l, NULL));
-  for (int64_t row = 0; row < pass->tokens; row += MS_MLP_ROWS)
-    MS_TRY(feed_back(pass, l, need, row, ms_mlp_rows(pass->tokens - row)));
+  for (int64_t row = 0; row < pass->tokens; row += ms_mlp_block(pass->tokens))
+    MS_TRY(feed_back(pass, l, need, row, ms_mlp_rows(pass->tokens, row)));
   return need.attention ? attend_back(pass, l, need) : MS_OK;
 }
 

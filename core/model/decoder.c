@@ -141,7 +141,7 @@ static ms_status feed_rows(const ms_pass *pass, int32_t l, int64_t row, int64_t 
   int is_kept = ms_is_kept(pass, l);
   int64_t inner = c->inner, at = is_kept ? row * inner : 0;
   float *gate = kept->gate + at, *up = kept->up + at;
-  float *product = m->act->wide + (is_kept ? 0 : 2 * ms_mlp_rows(pass->tokens) * inner);
+  float *product = m->act->wide + (is_kept ? 0 : 2 * ms_mlp_block(pass->tokens) * inner);
   float *h = m->act->norm, *rstd = is_kept ? kept->rstd2 + row : NULL;
 
   MS_TRY(norm(m, h, rstd, kept->mid + row * c->width, w->norm2, rows, c->width));
@@ -158,8 +158,8 @@ ms_status ms_layer_forward(const ms_pass *pass, int32_t l, float *to) {
   MS_TRY(attend(pass, l));
   if (to && to != kept->mid)
     MS_TRY(MS_OP(m->dev, copy, to, kept->mid, (size_t)(pass->tokens * m->config.width) * 4));
-  for (int64_t row = 0; row < pass->tokens; row += MS_MLP_ROWS)
-    MS_TRY(feed_rows(pass, l, row, ms_mlp_rows(pass->tokens - row), to));
+  for (int64_t row = 0; row < pass->tokens; row += ms_mlp_block(pass->tokens))
+    MS_TRY(feed_rows(pass, l, row, ms_mlp_rows(pass->tokens, row), to));
   return MS_OK;
 }
 

@@ -59,10 +59,18 @@ struct ms_activations {
   float *wide;   /* scratch, the widest thing any step needs */
 };
 
-/* The MLP runs in blocks of this many rows: its widest scratch does not grow with the batch, and
- * the split depends on the shape alone. */
+/* The MLP runs in equal blocks of at most this many rows: its widest scratch does not grow with
+ * the batch, and the split depends on the shape alone. */
 enum { MS_MLP_ROWS = 2048 };
-static inline int64_t ms_mlp_rows(int64_t left) { return left < MS_MLP_ROWS ? left : MS_MLP_ROWS; }
+static inline int64_t ms_mlp_block(int64_t tokens) {
+  int64_t blocks = (tokens + MS_MLP_ROWS - 1) / MS_MLP_ROWS;
+  return (tokens + blocks - 1) / blocks;
+}
+/* Rows of the block that starts at `row`. */
+static inline int64_t ms_mlp_rows(int64_t tokens, int64_t row) {
+  int64_t block = ms_mlp_block(tokens);
+  return tokens - row < block ? tokens - row : block;
+}
 
 static inline int ms_is_kept(const ms_pass *pass, int32_t l) { return l >= pass->first; }
 static inline int64_t ms_q_width(const ms_config *c) { return (int64_t)c->heads * c->head_dim; }

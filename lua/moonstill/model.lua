@@ -10,6 +10,7 @@ local check = require 'moonstill.check'
 local device = require 'moonstill.device'
 local generate = require 'moonstill.generate'
 local json = require 'moonstill.json'
+local kd = require 'moonstill.kd'
 local options_of = require 'moonstill.options'
 local tensor = require 'moonstill.tensor'
 local text = require 'moonstill.text'
@@ -205,13 +206,34 @@ end
 --- @return ffi.cdata* float[rows * vocab]
 --- @return integer vocab
 function methods:logits(b, rows)
-  local p, vocab = pointer(self, 2), self:info().vocab
+  local p, given, vocab = pointer(self, 2), batch.pointer(b, 2), self:info().vocab
   local n = rows and #rows or b:tokens()
   local list = ffi.new('int32_t[?]', math.max(n, 1))
   for i = 0, n - 1 do list[i] = rows and rows[i + 1] or i end
   local logits = ffi.new('float[?]', math.max(n, 1) * vocab)
-  check(C.ms_model_logits(p, batch.pointer(b, 2), n, list, logits))
+  check(C.ms_model_logits(p, given, n, list, logits))
   return logits, vocab
+end
+
+--- Runs this model as a teacher over a batch: what a `ms.kd` term takes. The target covers the
+--- batch's supervised positions, and keeps the model's memory when it needs it.
+--- @param b ms_batch
+--- @param cfg? table see `ms.kd.defaults`
+--- @return ms_target
+function methods:targets(b, cfg) return kd.ask(pointer(self, 2), b, cfg, 2) end
+
+--- Forward, loss, backward: adds to the gradients.
+--- @param b ms_batch
+--- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
+--- @return ffi.cdata* `ms_term_result[]`, from 0, valid until the next call
+function methods:learn(b, terms) return kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2) end
+
+--- The same values without gradients.
+--- @param b ms_batch
+--- @param terms ms_loss_term[]
+--- @return ffi.cdata* `ms_term_result[]`, from 0, valid until the next call
+function methods:evaluate(b, terms)
+  return kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)
 end
 
 --- Generates from prompts.

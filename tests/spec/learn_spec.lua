@@ -111,6 +111,7 @@ describe('learning', function()
       'model.embed_tokens.* model.layers.0.mlp.* model.layers.0.post*',
       'model.embed_tokens.* model.layers.0.self_attn.* model.layers.0.input*',
       'model.embed_tokens.* model.layers.0.self_attn.?_proj.* model.layers.0.*norm*',
+      'model.embed_tokens.* *norm*', 'model.embed_tokens.* *norm* *self_attn*',
       'model.layers.* model.embed*', 'model.layers.* model.embed* model.norm.*', 'model.*', 'lm_head* model.norm* model.layers*',
     } do
       local some = gradients_of(kinds['biases'], { frozen = frozen })

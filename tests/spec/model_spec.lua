@@ -1,0 +1,212 @@
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local models = require 'tests.models'
+local tools = require 'tests.tools'
+
+local VOCAB = 37
+
+local function refused(pattern, ...)
+  local ok, message = pcall(...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+end
+
+local function create(options, changes) return ms.model.create(models.config(changes), 5, options) end
+
+local function logits_of(model)
+  local batch = ms.batch { models.ids(9, 1, VOCAB) }
+  local z = model:logits(batch)
+  batch:free()
+  return z
+end
+
+describe('model', function()
+  it('is made from a config, the same for the same seed', function()
+    local a, b = create(), ms.model.create(require 'moonstill.json'.encode(models.config()), 5)
+    local c = ms.model.create(models.config(), 6)
+    assert.is_true(models.same_bits(logits_of(a), logits_of(b), 9 * VOCAB))
+    assert.is_false((models.same_bits(logits_of(a), logits_of(c), 9 * VOCAB)))
+    for _, m in ipairs { a, b, c } do m:free() end
+  end)
+
+  it('goes to a folder and back', function()
+    local at = tools.folder() .. '/model'
+    local model = create()
+    assert.equal(model, model:save(at))
+    local again = ms.model.open(at, { dtype = 'f32' })
+    assert.is_true(models.same_bits(logits_of(model), logits_of(again), 9 * VOCAB))
+    assert.equal(again:info().path, at)
+    assert.equal(again:config().hidden_size, 24)
+    model:save(at .. '-half', { dtype = 'bf16' })
+    local half = ms.model.open(at .. '-half')
+    assert.equal('bf16', half:info().dtype)
+    for _, m in ipairs { model, again, half } do m:free() end
+  end)
+
+  it('shrinks to chosen layers, or to a number of them', function()
+    local teacher = create({}, { num_hidden_layers = 7 })
+    local function weight_of(model, name)
+      for n, weight in model:parameters() do
+        if n == name then return weight:read() end
+      end
+    end
+    for count, want in pairs { [1] = { 0 }, [2] = { 0, 6 }, [3] = { 0, 3, 6 }, [7] = { 0, 1, 2, 3, 4, 5, 6 } } do
+      local student = ms.model.shrink(teacher, { layers = count, train = true })
+      assert.equal(count, student:info().layers)
+      for i, layer in ipairs(want) do
+        assert.same(weight_of(teacher, ('model.layers.%d.mlp.up_proj.weight'):format(layer)),
+          weight_of(student, ('model.layers.%d.mlp.up_proj.weight'):format(i - 1)))
+      end
+      student:free()
+    end
+    local student = ms.model.shrink(teacher, { layers = { 2, 5 } })
+    assert.same(weight_of(teacher, 'model.layers.5.self_attn.q_proj.weight'),
+      weight_of(student, 'model.layers.1.self_attn.q_proj.weight'))
+    student:free()
+    refused('0 of 7 layers', ms.model.shrink, teacher, { layers = 0 })
+    refused('8 of 7 layers', ms.model.shrink, teacher, { layers = 8 })
+    refused('layers = a list', ms.model.shrink, teacher, {})
+    teacher:free()
+  end)
+
+  it('shows its parameters and gradients, which outlive it', function()
+    local model = create { train = true, frozen = { '*norm*', 'lm_head.*' } }
+    local names, with = 0, 0
+    local kept
+    for name, weight, gradient in model:parameters() do
+      names = names + 1
+      if gradient then with = with + 1 end
+      assert.equal(not (name:find 'norm' or name:find 'lm_head'), gradient ~= nil)
+      kept = weight
+    end
+    assert.equal(2 + 3 * 9 + 1, names)
+    assert.equal(names - 1 - 7, with)
+    model:free()
+    assert.equal(VOCAB * 24, #kept:read())
+    kept:free()
+  end)
+
+  it('says what it is', function()
+    local model = create { train = true }
+    local info = model:info()
+    assert.equal('llama', info.family)
+    assert.matches('^model llama: .* M parameters in 3 layers, width 24, vocabulary 37, f32, .* MiB in memory$',
+      tostring(model))
+    assert.equal(info.memory.weights, info.memory.gradients)
+    assert.equal(0, info.memory.activations)
+    logits_of(model)
+    assert.is_true(model:info().memory.activations > 0)
+    model:free()
+    model:free()
+    assert.equal('model (freed)', tostring(model))
+    refused('used after free', model.info, model)
+    refused('used after free', logits_of, model)
+  end)
+
+  it('names what is wrong with a call', function()
+    local at = tools.folder()
+    refused('config.json', ms.model.open, at)
+    refused("no option 'trian'; did you mean 'train'", ms.model.open, at, { trian = true })
+    refused('train is a number, expected a boolean', ms.model.open, at, { train = 1 })
+    refused("no dtype 'f64'", ms.model.open, at, { dtype = 'f64' })
+    refused("device 'cuda:7'", ms.model.create, models.config(), 1, { device = 'cuda:7' })
+    refused('batch expected, got table', function()
+      local model = create()
+      model:logits { 1, 2 }
+    end)
+  end)
+
+  it('leaves nothing behind', function()
+    collectgarbage()
+    collectgarbage()
+    local live = C.ms_test_live()
+    local model = create { train = true }
+    local copy = ms.model.copy(model, { dtype = 'bf16' })
+    logits_of(model)
+    logits_of(copy)
+    copy:free()
+    model:free()
+    model = create() -- forgotten, and found by the collector
+    logits_of(model)
+    model = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.equal(live, C.ms_test_live())
+  end)
+end)
+
+describe('a student and its teacher', function()
+  local student, teacher, batch
+
+  before_each(function()
+    student, teacher = create { train = true }, create({}, { num_hidden_layers = 2, hidden_size = 40 })
+    batch = ms.batch { models.segment(12, 1, VOCAB), models.segment(7, 2, VOCAB) }
+  end)
+  after_each(function()
+    for _, x in ipairs { student, teacher, batch } do x:free() end
+  end)
+
+  local function value(terms)
+    local r = student:evaluate(batch, terms)[0]
+    return r.value / r.weight
+  end
+
+  it('agree on every kind of target that holds the whole vocabulary', function()
+    local want
+    for _, cfg in ipairs { { target = 'logits' }, { target = 'hidden' }, { target = 'topk', k = VOCAB } } do
+      cfg.temperature = 1.5
+      local target = teacher:targets(batch, cfg)
+      local got = value { ms.kd(target, 1, cfg) }
+      want = want or got
+      assert.is_true(want > 0.1)
+      assert.is_true(math.abs(got - want) <= 1e-5 * want, cfg.target)
+      target:free()
+    end
+  end)
+
+  it('have nothing to learn from each other when they are equal', function()
+    local twin = ms.model.copy(student)
+    local target = twin:targets(batch, { target = 'hidden' })
+    twin:free() -- the target keeps its weights
+    local terms = { ms.kd(target, 1, { target = 'hidden' }) }
+    assert.is_true(math.abs(value(terms)) <= 1e-5)
+    student:learn(batch, terms)
+    for name, g in pairs(models.gradients(student)) do
+      local sum = 0
+      for i = 0, g.n - 1 do sum = sum + g.values[i] ^ 2 end
+      assert.is_true(math.sqrt(sum) <= 1e-4, name)
+    end
+    target:free()
+  end)
+
+  it('mix losses by their weights', function()
+    local cfg = { target = 'topk', k = 5, temperature = 2 }
+    local target = teacher:targets(batch, cfg)
+    local ce, kd = ms.ce(0.25), ms.kd(target, 0.75, cfg)
+    student:learn(batch, { ce, kd })
+    local both = models.gradients(student)
+    student:zero_gradients()
+    student:learn(batch, { ce })
+    student:learn(batch, { kd })
+    for name, g in pairs(models.gradients(student)) do
+      assert.is_true(models.distance(g.values, both[name].values, g.n) <= 1e-5, name)
+    end
+    target:free()
+  end)
+
+  it('come closer by learning', function()
+    local cfg = { target = 'topk', k = 8 }
+    local target = teacher:targets(batch, cfg)
+    local terms = { ms.kd(target, 1, cfg) }
+    local before = value(terms)
+    local optimizer = require('moonstill.optimizer').new(student)
+    for _ = 1, 60 do
+      student:learn(batch, terms)
+      optimizer:step(3e-3)
+    end
+    assert.is_true(value(terms) < 0.2 * before)
+    optimizer:free()
+    target:free()
+  end)
+end)
