@@ -219,8 +219,7 @@ static int read_number(const reader *r, const char *s, double *number, int *inte
   if (!base) return *integer = 0, read_special(s, number);
   if (!s[2] || strspn(s + 2, base == 16 ? hex : octal) != strlen(s + 2)) return 0;
   *number = 0;
-  for (s += 2; *s; s++)
-    *number = *number * base + (*s <= '9' ? *s - '0' : (*s | 32) - 'a' + 10);
+  for (s += 2; *s; s++) *number = *number * base + (*s <= '9' ? *s - '0' : (*s | 32) - 'a' + 10);
   return *integer = 1;
 }
 
@@ -233,9 +232,12 @@ static ms_status resolve_plain(const reader *r, const yaml_event_t *e, ms_node *
   int integer;
 
   if (strlen(s) != e->data.scalar.length) return MS_OK; /* holds a zero byte: a string */
-  if (is_one_of(s, nulls)) n->kind = MS_DOC_NULL;
-  else if (is_one_of(s, yes)) n->kind = MS_DOC_TRUE;
-  else if (is_one_of(s, no)) n->kind = MS_DOC_FALSE;
+  if (is_one_of(s, nulls))
+    n->kind = MS_DOC_NULL;
+  else if (is_one_of(s, yes))
+    n->kind = MS_DOC_TRUE;
+  else if (is_one_of(s, no))
+    n->kind = MS_DOC_FALSE;
   else if (read_number(r, s, &n->number, &integer)) {
     n->kind = MS_DOC_NUMBER;
     if (integer && (n->number > 9007199254740992.0 || n->number < -9007199254740992.0))
@@ -246,10 +248,13 @@ static ms_status resolve_plain(const reader *r, const yaml_event_t *e, ms_node *
 
 /* Explicit tags: those of the core schema, when the scalar is what they say. */
 static ms_status check_tag(const reader *r, const yaml_event_t *e, const char *tag, ms_node *n) {
-  static const struct { const char *tag; int kind, other; } known[] = {
-      {YAML_NULL_TAG, MS_DOC_NULL, MS_DOC_NULL},  {YAML_BOOL_TAG, MS_DOC_TRUE, MS_DOC_FALSE},
+  static const struct {
+    const char *tag;
+    int kind, other;
+  } known[] = {
+      {YAML_NULL_TAG, MS_DOC_NULL, MS_DOC_NULL},    {YAML_BOOL_TAG, MS_DOC_TRUE, MS_DOC_FALSE},
       {YAML_INT_TAG, MS_DOC_NUMBER, MS_DOC_NUMBER}, {YAML_FLOAT_TAG, MS_DOC_NUMBER, MS_DOC_NUMBER},
-      {YAML_SEQ_TAG, MS_DOC_ARRAY, MS_DOC_ARRAY}, {YAML_MAP_TAG, MS_DOC_OBJECT, MS_DOC_OBJECT}};
+      {YAML_SEQ_TAG, MS_DOC_ARRAY, MS_DOC_ARRAY},   {YAML_MAP_TAG, MS_DOC_OBJECT, MS_DOC_OBJECT}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strcmp(tag, known[i].tag)) {
       if (n->kind == known[i].kind || n->kind == known[i].other) return MS_OK;

@@ -38,8 +38,12 @@ static ms_status list_tensors(const ms_optimizer *opt, ms_storing *list, char **
       if (!p->g) continue;
       MS_TRY(ms_text_format(&names[*count], "%s.%s", prefixes[a], p->name));
       ms_storing *s = &list[*count];
-      *s = (ms_storing){.name = names[*count], .dev = m->dev, .held = MS_F32, .dtype = MS_F32,
-                        .data = ms_optimizer_at(opt, arena_of(opt, a), p), .rank = p->rank};
+      *s = (ms_storing){.name = names[*count],
+                        .dev = m->dev,
+                        .held = MS_F32,
+                        .dtype = MS_F32,
+                        .data = ms_optimizer_at(opt, arena_of(opt, a), p),
+                        .rank = p->rank};
       memcpy(s->shape, p->shape, sizeof p->shape);
       ++*count;
     }
@@ -131,8 +135,8 @@ static ms_status describe_file(const char *folder, const char *name, json_t *fil
   ms_status st = ms_file_hash(path, &hash);
   if (st == MS_OK && stat(path, &info)) st = MS_FAIL(MS_EIO, "%s: has gone", path);
   if (st == MS_OK &&
-      json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)info.st_size,
-                                                 "xxh3", hash)))
+      json_object_set_new(files, name,
+                          json_pack("{s:I, s:s}", "bytes", (json_int_t)info.st_size, "xxh3", hash)))
     st = MS_FAIL(MS_ENOMEM, "%s: no memory", path);
   ms_text_free(hash);
   ms_text_free(path);
@@ -209,8 +213,8 @@ static ms_status open_state(const char *folder, json_t **out) {
       st = check_file(folder, name, entry);
       if (st != MS_OK) break;
     }
-  if (st == MS_OK && (!json_object_get(files, "model.safetensors") ||
-                      !json_object_get(files, OPTIMIZER)))
+  if (st == MS_OK &&
+      (!json_object_get(files, "model.safetensors") || !json_object_get(files, OPTIMIZER)))
     st = MS_FAIL(MS_EIO, "%s: lists no weights or no moments", path);
   if (st != MS_OK) {
     json_decref(*out);

@@ -6,8 +6,9 @@
 ---     optim = { lr = ms.option(2e-5, 'peak learning rate') },
 ---   }
 ---
---- The command line follows: YAML files and `key=value`, later ones over earlier ones, keys of inner
---- tables with dots. Unknown keys, wrong types and missing files are errors before anything is loaded.
+--- The command line follows: YAML files and `key=value`, later ones over earlier ones, keys of
+--- inner tables with dots. Unknown keys, wrong types and missing files are errors before anything
+--- is loaded.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
@@ -35,7 +36,9 @@ end
 --- A key that must be given.
 --- @param kind string as for `option`; a path must exist
 --- @param meaning? string
-function M.required(kind, meaning) return declare { required = true, meaning = meaning, kind = kind } end
+function M.required(kind, meaning)
+  return declare { required = true, meaning = meaning, kind = kind }
+end
 
 --- A key that may be absent: nil then.
 --- @param kind string
@@ -58,7 +61,7 @@ local common = {
   dtype = M.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters'),
   threads = M.option(0, 'worker threads; 0: all cores; results do not depend on it', 'integer'),
   seed = M.option(1, 'of shuffling and of random weights', 'integer'),
-  resume = M.option('auto', 'go on from the last checkpoint of the output folder, from a given one, or not',
+  resume = M.option('auto', 'go on from the last checkpoint, from a given one, or not',
     'auto|boolean|path'),
   max_steps = M.option(0, 'stop after this many optimiser steps; 0: by epochs', 'integer'),
 }
@@ -76,10 +79,12 @@ local meanings = {
   ['kd.weight'] = 'of the distillation term; the labels have the rest',
   ['kd.temperature'] = 'T of both distributions', ['kd.target'] = 'what the teacher gives',
   ['kd.k'] = 'entries of a topk target', ['kd.tail'] = 'what happens to the mass outside the top k',
-  ['kd.on'] = 'positions that count', ['kd.teacher_temperature'] = 'divides the teacher\'s logits once more',
+  ['kd.on'] = 'positions that count',
+  ['kd.teacher_temperature'] = 'divides the teacher\'s logits once more',
   ['kd.t_scale'] = 'factor of the term; auto: T^2 where the objective needs it',
-  ['kd.beta'] = 'of js', ['kd.lambda'] = 'of the skewed objectives', ['kd.alpha'] = 'of adaptive_kl',
-  ['optim.lr'] = 'peak learning rate', ['optim.clip'] = 'largest global gradient norm; 0: no clipping',
+  ['kd.beta'] = 'of js', ['kd.lambda'] = 'of the skewed objectives',
+  ['kd.alpha'] = 'of adaptive_kl', ['optim.lr'] = 'peak learning rate',
+  ['optim.clip'] = 'largest global gradient norm; 0: no clipping',
   ['optim.warmup'] = 'share of the steps (below 1), or steps, in which lr rises from 0',
   ['optim.weight_decay'] = 'decoupled; not for norms and biases',
   ['optim.beta1'] = 'AdamW', ['optim.beta2'] = 'AdamW', ['optim.eps'] = 'AdamW',
@@ -196,7 +201,9 @@ local function hint(word, words)
   return near and ("; did you mean '%s'?"):format(near) or ''
 end
 
-local function refuse(format, ...) leave(2, (select('#', ...) > 0 and format:format(...) or format)) end
+local function refuse(format, ...)
+  leave(2, (select('#', ...) > 0 and format:format(...) or format))
+end
 
 -- layers -----------------------------------------------------------------------------------------
 
@@ -409,7 +416,9 @@ local function read(_, schema, options)
   read_arguments(state, args, options)
   check_complete(state)
   local cfg = nest(state)
-  if cfg.threads < 0 or cfg.threads > 4096 then refuse("'threads' is %d, not in 0..4096", cfg.threads) end
+  if cfg.threads < 0 or cfg.threads > 4096 then
+    refuse("'threads' is %d, not in 0..4096", cfg.threads)
+  end
   if cfg.threads > 0 then check(C.ms_threads_set(cfg.threads)) end
   return cfg
 end

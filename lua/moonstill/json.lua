@@ -1,8 +1,8 @@
 --- JSON, YAML and lines of JSON, as Lua values.
 ---
 --- Objects become tables, arrays become tables that `json.is_array` knows, null becomes
---- `json.null`. Numbers are doubles: integers are exact up to 2^53. The parsers are the core's, with
---- limits on size and depth; a duplicate key is an error.
+--- `json.null`. Numbers are doubles: integers are exact up to 2^53. The parsers are the core's,
+--- with limits on size and depth; a duplicate key is an error.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -249,8 +249,9 @@ end
 --- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
 --- @return string
 function M.encode(value, options)
-  local w = { n = 0, depth = 0, indent = options and options.indent, order = options and options.order,
-    comma = ',', colon = options and options.indent and ': ' or ':' }
+  options = options or {}
+  local w = { n = 0, depth = 0, indent = options.indent, order = options.order, comma = ',',
+    colon = options.indent and ': ' or ':' }
   function w:put(s)
     self.n = self.n + 1
     self[self.n] = s

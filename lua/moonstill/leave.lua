@@ -4,4 +4,6 @@ local leaving = { __tostring = function(e) return e.message end }
 
 --- @param exit integer the process's exit status
 --- @param message string
-return function(exit, message) error(setmetatable({ exit = exit, message = message }, leaving), 0) end
+return function(exit, message)
+  error(setmetatable({ exit = exit, message = message }, leaving), 0)
+end

@@ -1,6 +1,6 @@
---- Which optimiser step a batch belongs to. A term's norm is the sum of weights over the whole step,
---- and its results are the step's to add up; but `model:learn(batch, terms)` is called with a batch
---- alone. So whoever makes a step binds its batches here, and `learn` asks.
+--- Which optimiser step a batch belongs to. A term's norm is the sum of weights over the whole
+--- step, and its results are the step's to add up; but `model:learn(batch, terms)` is called with a
+--- batch alone. So whoever makes a step binds its batches here, and `learn` asks.
 ---
 --- A step has `step:norm(on)` (on: 'response' or 'all') and `step:record(terms, results)`, where
 --- `results` are what `learn` returns.

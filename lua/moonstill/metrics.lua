@@ -1,7 +1,7 @@
 --- metrics.jsonl: a line of JSON for each step and each validation, in order of steps.
 ---
---- Lines are flushed as they are written. A run that goes on from a checkpoint cuts the file back to
---- that checkpoint's step, so that each step occurs once.
+--- Lines are flushed as they are written. A run that goes on from a checkpoint cuts the file back
+--- to that checkpoint's step, so that each step occurs once.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'

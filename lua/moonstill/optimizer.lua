@@ -28,10 +28,10 @@ local function pointer(self)
   return self.p
 end
 
---- An optimiser for a model that was opened to train. From now on the weights of a bf16 model follow
---- the optimiser's f32 masters.
+--- An optimiser for a model that was opened to train. From now on the weights of a bf16 model
+--- follow the optimiser's f32 masters.
 --- @param model ms_model
---- @param options? { beta1?: number, beta2?: number, eps?: number, weight_decay?: number, clip?: number }
+--- @param options? table see `defaults`; other keys are not looked at
 --- @return ms_optimizer
 function M.new(model, options)
   local o = ffi.new 'ms_adamw_options'

@@ -58,6 +58,13 @@ local function remaining(self, step, total, now)
   return M.duration(pace * (total - step))
 end
 
+-- Whether a line is to be drawn now.
+local function is_due(self, step, total, now)
+  if not self.last_time then return true end
+  if self.tty then return now - self.last_time >= REDRAW end
+  return now - self.last_time >= SPARSE.seconds or step - self.last_step >= total * SPARSE.share
+end
+
 --- Called after each step. `describe()` makes the text between the count and the remaining time; it
 --- is called only when a line is due.
 --- @param step integer
@@ -69,11 +76,10 @@ function methods:step(step, total, describe, subject)
   local left = remaining(self, step, total, now)
   if self.quiet then return end
   local last = step == total
-  local due = last or not self.last_time or now - self.last_time >= (self.tty and REDRAW or SPARSE.seconds)
-    or not self.tty and step - self.last_step >= total * SPARSE.share
-  if not due then return end
+  if not last and not is_due(self, step, total, now) then return end
   self.last_time, self.last_step = now, step
-  local text = ('step %d/%d  %s%s'):format(step, total, describe(subject), last and '' or '  left ' .. left)
+  local text = ('step %d/%d  %s'):format(step, total, describe(subject))
+  if not last then text = text .. '  left ' .. left end
   if not self.tty then
     io.stderr:write(text, '\n')
   else

@@ -8,8 +8,9 @@
 ---   run:finish()
 ---
 --- The output folder holds the student (after `finish`), `checkpoints/` and `metrics.jsonl`. A run
---- that was stopped at any moment goes on from its last checkpoint and repeats, bit for bit, what it
---- would have done: whatever a step depends on is the configuration, the checkpoint and `run.state`.
+--- that was stopped at any moment goes on from its last checkpoint and repeats, bit for bit, what
+--- it would have done: whatever a step depends on is the configuration, the checkpoint and
+--- `run.state`.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
@@ -41,7 +42,8 @@ end
 -- a step -----------------------------------------------------------------------------------------
 
 --- One optimiser step. There is one object for all steps of a run. `number` counts from 1; each
---- schedule's value has its schedule's name; after `update` there are `loss`, `grad_norm`, `skipped`.
+--- schedule's value has its schedule's name; after `update` there are `loss`, `grad_norm`,
+--- `skipped`.
 --- @class ms_step
 local step_methods = {}
 
@@ -98,8 +100,8 @@ local function too_many_skips(run)
   local step = run.state.step
   run.state.skips = 0
   run:close()
-  leave(1, ('run: the gradient was not finite in %d steps in a row, up to step %d; the weights before '
-    .. 'them are saved in %s. A smaller optim.lr, or optim.clip, may help')
+  leave(1, ('run: the gradient was not finite in %d steps in a row, up to step %d; the weights '
+    .. 'before them are saved in %s. A smaller optim.lr, or optim.clip, may help')
     :format(run.max_skips, step, run:checkpoint_path(step)))
 end
 
@@ -191,12 +193,18 @@ local function after_step(run)
   if C.ms_interrupted() == 0 then return end
   run:checkpoint()
   run:close()
-  leave(130, ('interrupted after step %d of %d, which is saved: the same command goes on from there')
-    :format(state.step, state.total))
+  leave(130, ('interrupted after step %d of %d, which is saved: the same command goes on from '
+    .. 'there'):format(state.step, state.total))
+end
+
+-- Nothing may be left undone when a step is over.
+local function check_closed(step, level)
+  if not step.open then return end
+  error('run: step:update() was not called in step ' .. step.number, level + 1)
 end
 
 local function next_step(run)
-  if run.step.open then error('run: step:update() was not called in step ' .. run.step.number, 2) end
+  check_closed(run.step, 2)
   after_step(run)
   if run.state.step >= run.state.total then return nil end
   return begin_step(run)
@@ -285,8 +293,8 @@ function methods:checkpoint()
 end
 
 -- Keys that may change between a run and its resume without a word.
-local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true, output = true,
-  checkpoint = true }
+local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
+  output = true, checkpoint = true }
 
 local function note_changes(run, old)
   for _, key in ipairs(tally.sorted_keys(run.cfg, old)) do
@@ -348,9 +356,10 @@ local function resume(run)
   local path = wanted
   if wanted == true or wanted == 'auto' then path = optimizer.find(run.checkpoints) end
   if not path then
-    if wanted == true then error('run: resume=true, but no complete checkpoint in ' .. run.checkpoints, 0) end
-    if #list_checkpoints(run.checkpoints) > 0 then
-      error(('run: no checkpoint in %s is complete; resume=false begins anew'):format(run.checkpoints), 0)
+    local where = run.checkpoints
+    if wanted == true then error('run: resume=true, but no complete checkpoint in ' .. where, 0) end
+    if #list_checkpoints(where) > 0 then
+      error(('run: no checkpoint in %s is complete; resume=false begins anew'):format(where), 0)
     end
     return
   end
@@ -391,9 +400,10 @@ local step_class = { __index = step_methods }
 
 local function new_run(cfg, options)
   local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
-    carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints', saved = 0,
-    every = setting(cfg, 'checkpoint', 'every'), keep = setting(cfg, 'checkpoint', 'keep'),
-    max_skips = setting(cfg, 'optim', 'max_skips'), progress = progress.new { quiet = options.quiet },
+    carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
+    saved = 0, every = setting(cfg, 'checkpoint', 'every'),
+    keep = setting(cfg, 'checkpoint', 'keep'), max_skips = setting(cfg, 'optim', 'max_skips'),
+    progress = progress.new { quiet = options.quiet },
     batch_size = { tokens = setting(cfg, 'batch', 'tokens'),
       micro_tokens = setting(cfg, 'batch', 'micro_tokens') } }, class)
   run.step = setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
@@ -407,9 +417,9 @@ end
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
 --- @param cfg table output; seed, epochs, max_steps, resume; batch = { tokens, micro_tokens };
 ---   optim = { lr, warmup, clip, .. }; checkpoint = { every, keep }
---- @param options { student: ms_model, data: ms_dataset, schedules?: table<string, fun(state: table): number>,
----   carry?: string, quiet?: boolean } carry: the folder whose tokenizer goes along with the result;
----   schedules: `lr` comes from `cfg.optim` unless given
+--- @param options table student: the model that learns; data: its data set; schedules: functions of
+---   the run's state by name, of which `lr` comes from `cfg.optim` unless given; carry: the folder
+---   whose tokenizer goes along with the result; quiet: nothing is printed
 --- @return ms_run
 function M.open(cfg, options)
   for _, name in ipairs { 'student', 'data' } do
@@ -476,13 +486,18 @@ function methods:validate(options)
     end
   end
   local ce, kl = sums:mean(1), sums:mean(2)
-  local result = { loss = ce.value, agree = ce.agree, kl = kl and kl.value, kl_agree = kl and kl.agree }
+  local result = { loss = ce.value, agree = ce.agree }
+  if kl then result.kl, result.kl_agree = kl.value, kl.agree end
   self.state.validation = result.loss == result.loss and result or nil
   self.metrics:write { step = self.state.step, kind = 'validation', loss = metrics.number(ce.value),
     terms = sums:entry() }
-  self:say(('validation after step %d: loss %.4f, top-1 %.1f %%%s'):format(self.state.step, ce.value,
-    100 * ce.agree, kl and (', KL to the teacher %.4f, agreement %.1f %%'):format(kl.value,
-      100 * kl.agree) or ''))
+  local line = ('validation after step %d: loss %.4f, top-1 %.1f %%'):format(self.state.step,
+    ce.value, 100 * ce.agree)
+  if kl then
+    line = line .. (', %s %.4f, agreement with the teacher %.1f %%'):format(
+      options.kd and 'kd' or 'KL to the teacher', kl.value, 100 * kl.agree)
+  end
+  self:say(line)
   return result
 end
 
@@ -508,7 +523,9 @@ local function save_student(run)
   end)
   check(C.ms_dir_list(run.output, out))
   for name in text(out[0]):gmatch '[^\n]+' do
-    if name:find '^model.*safetensors' and not have[name] then os.remove(run.output .. '/' .. name) end
+    if name:find '^model.*safetensors' and not have[name] then
+      os.remove(run.output .. '/' .. name)
+    end
   end
   for _, name in ipairs(names) do
     local ok, why = os.rename(new .. '/' .. name, run.output .. '/' .. name)
@@ -531,7 +548,7 @@ end
 --- Saves the student in the output folder, and a last checkpoint.
 function methods:finish()
   if not self.optimizer then error('run: finished already', 2) end
-  if self.step.open then error('run: step:update() was not called in step ' .. self.step.number, 2) end
+  check_closed(self.step, 2)
   self:checkpoint()
   save_student(self)
   self:say(('saved in %s after %d steps, %.3g M tokens%s'):format(self.output, self.state.step,

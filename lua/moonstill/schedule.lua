@@ -3,8 +3,8 @@
 --- A schedule is any function of a run's state, of which these use `step` (1 is the first) and
 --- `total`. All of them reach their last value when the run ends, not before. Where a rate is meant
 --- the options are those of a recipe's `optim`: `lr` is the peak, `warmup` the share of the steps
---- (below 1) or the number of steps in which it rises, `final` the rate at the end as a share of the
---- peak (0 unless given).
+--- (below 1) or the number of steps in which it rises, `final` the rate at the end as a share of
+--- the peak (0 unless given).
 
 local M = {}
 
@@ -23,8 +23,8 @@ local function steps_of(setting, total)
   return math.max(0, math.min(n, total))
 end
 
---- Puts a linear rise before a schedule: in the first n steps step / (n + 1) of the value with which
---- the schedule then begins. The schedule sees only the steps that are left.
+--- Puts a linear rise before a schedule: in the first n steps step / (n + 1) of the value with
+--- which the schedule then begins. The schedule sees only the steps that are left.
 --- @param schedule fun(state: table): number
 --- @param warmup number share of the steps (below 1), or steps
 --- @return fun(state: table): number
@@ -58,7 +58,7 @@ end
 
 --- A straight line: from `from` at the first step to `to` at the last; or, with `lr`, from the peak
 --- towards `final`.
---- @param options { from: number, to: number, warmup?: number } | { lr: number, warmup?: number, final?: number }
+--- @param options table { from, to, warmup } or { lr, warmup, final }
 function M.linear(options)
   local warmup = number(options, 'warmup', 0)
   if options.lr then

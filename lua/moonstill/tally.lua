@@ -5,8 +5,8 @@ local metrics = require 'moonstill.metrics'
 local M = {}
 
 -- The fields of a result that are sums over positions, weighted by the term's position weights.
-local FIELDS = { 'value', 'weight', 'rows', 'agree', 'teacher_mass', 'student_mass', 'teacher_entropy',
-  'student_entropy' }
+local FIELDS = { 'value', 'weight', 'rows', 'agree', 'teacher_mass', 'student_mass',
+  'teacher_entropy', 'student_entropy' }
 
 --- Keys of one or two tables, sorted.
 --- @return string[]
@@ -104,7 +104,8 @@ function methods:entry()
     local t = { loss = metrics.number(mean.value), rows = mean.rows, weight = mean.weight,
       agree = metrics.number(mean.agree), student_entropy = metrics.number(mean.student_entropy) }
     if self.names[i] ~= 'ce' then
-      t.teacher_mass, t.student_mass = metrics.number(mean.teacher_mass), metrics.number(mean.student_mass)
+      t.teacher_mass = metrics.number(mean.teacher_mass)
+      t.student_mass = metrics.number(mean.student_mass)
       t.teacher_entropy = metrics.number(mean.teacher_entropy)
     end
     entry[self.names[i]] = t

@@ -1,0 +1,108 @@
+--- A small run that the run's tests start as a process, interrupt, kill and resume. It has all that
+--- a recipe has: two models, a schedule with memory, validation.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local tools = require 'tests.tools'
+
+local M = {}
+
+M.config = { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab_size = 40,
+  hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2, num_attention_heads = 2,
+  num_key_value_heads = 1, max_position_embeddings = 64, tie_word_embeddings = true,
+  rms_norm_eps = 1e-5, hidden_act = 'silu', initializer_range = 0.3 }
+
+--- A data set of `n` samples in memory: of 4 to 30 tokens, the second half of each an answer.
+function M.data(n)
+  local data, samples = {}, {}
+  for i = 1, n do
+    local length = 4 + i * 7 % 27
+    local ids, tokens, response = tools.integers(length, i, M.config.vocab_size), {}, {}
+    for t = 1, length do
+      tokens[t] = ids[t - 1]
+      response[t] = t >= length / 2 and t < length and 1 or 0
+    end
+    samples[i] = { tokens = tokens, response = response, weight = 1 + i % 3 }
+  end
+
+  local function cut(list, most)
+    local parts, room = {}, 0
+    for _, i in ipairs(list) do
+      local length = #samples[i].tokens
+      if #parts == 0 or length > room then parts[#parts + 1], room = {}, most end
+      table.insert(parts[#parts], i)
+      room = room - length
+    end
+    return parts
+  end
+
+  function data:steps(seed, epoch, size)
+    local order, list = ffi.new('int32_t[?]', n), {}
+    check(C.ms_permutation(seed, epoch, n, order))
+    for i = 1, n do list[i] = order[i - 1] + 1 end
+    local steps = cut(list, size.tokens)
+    for i, step in ipairs(steps) do steps[i] = cut(step, size.micro_tokens) end
+    return steps
+  end
+
+  function data:batch(list)
+    local segments = {}
+    for k, i in ipairs(list) do segments[k] = samples[i] end
+    return ms.batch(segments)
+  end
+  return data
+end
+
+M.schema = { output = 'out', epochs = 2, dtype = ms.one_of { 'f32', 'bf16' },
+  batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
+  optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
+  checkpoint = { every = 4, keep = 2 }, samples = 60,
+  kill_at = 0, interrupt_at = 0, nan_from = 0, nan_to = 0, slow = 0 }
+
+ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
+
+-- What is special about some steps.
+local function disturb(cfg, step)
+  if cfg.slow > 0 then ffi.C.usleep(cfg.slow * 1000) end
+  if step.number == cfg.kill_at then ffi.C.kill(ffi.C.getpid(), 9) end
+  if step.number == cfg.interrupt_at then ffi.C.kill(ffi.C.getpid(), 2) end
+end
+
+function M.main(cfg)
+  local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
+  local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })
+  local run = ms.run.open(cfg, { student = student, data = M.data(cfg.samples), schedules = {
+    kd = ms.schedule.linear { from = 0.9, to = 0.5 },
+    memory = function(state) -- depends on all losses so far
+      state.mine = (state.mine or 0) * 0.9 + (state.loss or 0)
+      return 1 / (1 + state.mine)
+    end } })
+  for step in run:steps() do
+    for batch in step:micro_batches() do
+      local target = teacher:targets(batch, cfg.kd)
+      student:learn(batch, { ms.ce((1 - step.kd) * step.memory), ms.kd(target, step.kd, cfg.kd) })
+      target:free()
+    end
+    if step.number >= cfg.nan_from and step.number <= cfg.nan_to then M.poison(student) end
+    step:update()
+    if step:every(5) then run:validate { teacher = teacher, data = M.data(7), kd = cfg.kd } end
+    disturb(cfg, step)
+  end
+  run:finish()
+end
+
+--- Makes one element of a gradient infinite.
+function M.poison(student)
+  local _, weight, gradient = student:parameters()()
+  local n = gradient:count()
+  local g = gradient:read(ffi.new('float[?]', n))
+  g[n - 1] = math.huge
+  gradient:write(g)
+  gradient:free()
+  weight:free()
+end
+
+if arg and arg[0] and arg[0]:find 'run_recipe' then M.main(ms.config(M.schema)) end
+
+return M

@@ -1,0 +1,337 @@
+--- Runs: the same numbers however a step is cut or a run is interrupted. Real processes.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local json = require 'moonstill.json'
+local recipe = require 'tests.run_recipe'
+local tools = require 'tests.tools'
+
+-- Runs tests/run_recipe.lua; idle threads do not spin, since the machine may be busy.
+local function start(threads, ...)
+  local words = { ('OMP_WAIT_POLICY=passive OMP_NUM_THREADS=%d luajit tests/run_recipe.lua'):format(threads) }
+  for i = 1, select('#', ...) do words[i + 1] = tools.quote((select(i, ...))) end
+  return tools.run(table.concat(words, ' '))
+end
+
+local function finished(threads, ...)
+  local status, out, err = start(threads, ...)
+  assert.equal(0, status, err)
+  return err, out
+end
+
+local function metrics_of(folder)
+  local list = {}
+  for _, entry in json.lines(folder .. '/metrics.jsonl') do
+    entry.seconds, entry.tokens_per_second = nil, nil -- all that a clock decides
+    list[#list + 1] = entry
+  end
+  return list
+end
+
+-- Weights, moments and metrics of two finished runs.
+local function assert_same_run(a, b, steps)
+  local last = ('/checkpoints/step-%08d/'):format(steps)
+  for _, file in ipairs { '/model.safetensors', last .. 'model.safetensors', last .. 'optimizer.safetensors' } do
+    local status, out, err = tools.run(('cmp %s %s'):format(a .. file, b .. file))
+    assert.equal(0, status, out .. err)
+  end
+  assert.same(metrics_of(a), metrics_of(b))
+end
+
+local folder = tools.folder()
+local whole = {} -- the uninterrupted run of each dtype
+local function reference(dtype)
+  if not whole[dtype] then
+    whole[dtype] = folder .. '/whole-' .. dtype
+    finished(1, 'output=' .. whole[dtype], 'dtype=' .. dtype)
+  end
+  return whole[dtype]
+end
+local STEPS = 20
+
+describe('a run', function()
+  it('leaves a student, metrics and the last checkpoints', function()
+    local out = reference 'f32'
+    ms.scope(function(own) assert.equal(40, own(ms.model.open(out)):info().vocab) end)
+    assert.same(tools.read(out .. '/model.safetensors'),
+      tools.read(out .. '/checkpoints/step-00000020/model.safetensors'))
+    local _, names = tools.run('ls -A ' .. out .. ' ' .. out .. '/checkpoints')
+    assert.equal(out .. ':\ncheckpoints\nconfig.json\nmetrics.jsonl\nmodel.safetensors\n\n' .. out
+      .. '/checkpoints:\nstep-00000016\nstep-00000020\n', names)
+    local trained, validated = {}, {}
+    for _, entry in ipairs(metrics_of(out)) do
+      table.insert(entry.kind == 'train' and trained or validated, entry.step)
+    end
+    assert.equal(STEPS, #trained)
+    for i, step in ipairs(trained) do assert.equal(i, step) end
+    assert.same({ 5, 10, 15, 20 }, validated)
+  end)
+
+  it('lowers the loss', function()
+    local m = metrics_of(reference 'f32')
+    local first, last
+    for _, entry in ipairs(m) do
+      if entry.kind == 'validation' then first, last = first or entry, entry end
+    end
+    assert.is_true(last.terms.kd.loss < 0.9 * first.terms.kd.loss)
+  end)
+
+  for _, dtype in ipairs { 'f32', 'bf16' } do
+    it('resumed after kill -9 repeats itself bit for bit, with another number of threads: ' .. dtype, function()
+      local out = folder .. '/killed-' .. dtype
+      local args = { 'output=' .. out, 'dtype=' .. dtype }
+      assert.equal(137, (start(2, args[1], args[2], 'kill_at=3'))) -- before the first checkpoint
+      assert.equal(137, (start(2, args[1], args[2], 'kill_at=11')))
+      local _, names = tools.run('ls ' .. out .. '/checkpoints')
+      assert.equal('step-00000004\nstep-00000008\n', names)
+      local err = finished(1, args[1], args[2])
+      assert.truthy(err:find('resumed after step 8 of 20', 1, true), err)
+      assert_same_run(reference(dtype), out, STEPS)
+    end)
+  end
+
+  it('repeats itself bit for bit with any number of threads', function()
+    local out = folder .. '/threads'
+    finished(3, 'output=' .. out)
+    assert_same_run(reference 'f32', out, STEPS)
+  end)
+
+  it('survives kills at any moment', function()
+    local out = folder .. '/random'
+    for i = 1, 4 do
+      tools.run(('timeout -s KILL 0.%d luajit tests/run_recipe.lua output=%s slow=10 checkpoint.every=1')
+        :format(1 + 2 * i % 7, out))
+      -- what a kill inside a write leaves
+      tools.run(('mkdir -p %s/checkpoints/step-00000099.77.tmp %s/checkpoints/step-00000001.0.old')
+        :format(out, out))
+    end
+    finished(1, 'output=' .. out, 'checkpoint.every=1')
+    assert_same_run(reference 'f32', out, STEPS)
+    local _, names = tools.run('ls -A ' .. out .. '/checkpoints')
+    assert.equal('step-00000019\nstep-00000020\n', names)
+  end)
+
+  it('ends the step and saves on Ctrl-C, and says how to go on', function()
+    local out = folder .. '/interrupted'
+    local status, _, err = start(1, 'output=' .. out, 'interrupt_at=6')
+    assert.equal(1, status) -- 130 under the executable, which knows moonstill.leave
+    assert.truthy(err:find('interrupted after step 6 of 20, which is saved', 1, true), err)
+    assert.equal(2, #select(2, tools.run('ls ' .. out .. '/checkpoints')):gsub('[^\n]', ''))
+    err = finished(1, 'output=' .. out)
+    assert.truthy(err:find('resumed after step 6 of 20', 1, true), err)
+    assert_same_run(reference 'f32', out, STEPS)
+  end)
+
+  it('exits with 130 under the executable', function()
+    local program = tools.program()
+    if not tools.exists(program) then pending('no ' .. program) return end
+    local out = folder .. '/interrupted130'
+    local status, _, err = tools.run(('%s tests/run_recipe.lua output=%s interrupt_at=2')
+      :format(program, out))
+    assert.equal(130, status, err)
+  end)
+
+  it('goes on from max_steps, and from a finished run with more epochs', function()
+    local out = folder .. '/part'
+    finished(1, 'output=' .. out, 'epochs=1')
+    local err = finished(1, 'output=' .. out, 'epochs=1')
+    assert.truthy(err:find('resumed after step 10 of 10', 1, true), err)
+    -- A run that is told of its end later has other schedules: it need not equal the reference.
+    err = finished(1, 'output=' .. out, 'epochs=1.5')
+    assert.truthy(err:find('saved in .* after 15 steps'), err)
+    finished(1, 'output=' .. out, 'epochs=0', 'max_steps=17')
+    assert.equal(17, metrics_of(out)[#metrics_of(out)].step)
+  end)
+
+  it('begins anew with resume=false, and puts the old aside', function()
+    local out = folder .. '/anew'
+    finished(1, 'output=' .. out, 'max_steps=7', 'optim.lr=0.1')
+    finished(1, 'output=' .. out, 'resume=false')
+    assert_same_run(reference 'f32', out, STEPS)
+    assert.truthy(tools.exists(out .. '/checkpoints.old/step-00000007/state.json'))
+  end)
+
+  it('resumes from a given checkpoint, and says what differs', function()
+    local out = folder .. '/given'
+    local err = finished(1, 'output=' .. out, 'optim.lr=0.02',
+      'resume=' .. reference 'f32' .. '/checkpoints/step-00000016')
+    assert.truthy(err:find('resumed after step 16', 1, true), err)
+    assert.truthy(err:find("note: 'optim' is not what", 1, true), err)
+    assert.equal(17, metrics_of(out)[1].step)
+  end)
+
+  it('passes over a damaged checkpoint, and refuses when none is whole', function()
+    local out = folder .. '/damaged'
+    finished(1, 'output=' .. out, 'max_steps=9')
+    tools.write(out .. '/checkpoints/step-00000009/model.safetensors', 'x')
+    local err = finished(1, 'output=' .. out)
+    assert.truthy(err:find('damaged checkpoint passed over', 1, true), err)
+    assert.truthy(err:find('resumed after step 8', 1, true), err)
+    for _, name in ipairs { '16', '20' } do
+      tools.write(out .. '/checkpoints/step-000000' .. name .. '/state.json', '{}')
+    end
+    local status, _, why = start(1, 'output=' .. out)
+    assert.equal(1, status)
+    assert.truthy(why:find('no checkpoint in .* is complete'), why)
+    status, _, why = start(1, 'output=' .. folder .. '/nothing', 'resume=true')
+    assert.equal(1, status)
+    assert.truthy(why:find('no complete checkpoint', 1, true), why)
+  end)
+
+  it('refuses to resume on other data', function()
+    local out = folder .. '/data'
+    finished(1, 'output=' .. out, 'max_steps=4')
+    local status, _, why = start(1, 'output=' .. out, 'samples=50')
+    assert.equal(1, status)
+    assert.truthy(why:find('data, seed or batch sizes have changed', 1, true), why)
+  end)
+
+  it('skips steps whose gradient is not finite', function()
+    local out = folder .. '/nan'
+    local err = finished(1, 'output=' .. out, 'nan_from=7', 'nan_to=9')
+    assert.truthy(err:find('3 of them skipped', 1, true), err)
+    for _, entry in ipairs(metrics_of(out)) do
+      if entry.kind == 'train' then
+        assert.equal(entry.step >= 7 and entry.step <= 9, entry.skipped)
+        assert.equal(entry.skipped, entry.grad_norm == json.null)
+      end
+    end
+    local a = tools.read(out .. '/checkpoints/step-00000016/state.json')
+    assert.equal(3, json.decode(a).state.run.skipped)
+  end)
+
+  it('stops after so many in a row, with the state saved', function()
+    local out = folder .. '/nans'
+    local status, _, err = start(1, 'output=' .. out, 'nan_from=6', 'nan_to=99', 'optim.max_skips=3')
+    assert.equal(1, status)
+    assert.truthy(err:find('not finite in 3 steps in a row, up to step 8', 1, true), err)
+    -- the weights before the first of them
+    finished(1, 'output=' .. folder .. '/five', 'max_steps=5', 'optim.warmup=3')
+    err = finished(1, 'output=' .. out)
+    assert.truthy(err:find('resumed after step 8', 1, true), err)
+  end)
+end)
+
+-- One step of a run in this process: what it would learn, without its update.
+local function first_step(micro_tokens, own)
+  local student = own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' }))
+  local teacher = own(ms.model.create(recipe.config, 2, { dtype = 'f32' }))
+  local cfg = { output = tools.folder(), seed = 1, epochs = 1, resume = 'auto', optim = { lr = 0.01 },
+    batch = { tokens = 400, micro_tokens = micro_tokens }, kd = { target = 'logits', temperature = 2 } }
+  local run = ms.run.open(cfg, { student = student, data = recipe.data(60), quiet = true })
+  for step in run:steps() do -- luacheck: ignore 512 (only the first)
+    local batches = 0
+    for batch in step:micro_batches() do
+      local target = teacher:targets(batch, cfg.kd)
+      student:learn(batch, { ms.ce(0.4), ms.kd(target, 0.5, cfg.kd), ms.ce(0.1, { on = 'all' }) })
+      target:free()
+      batches = batches + 1
+    end
+    local gradients = {}
+    for name, weight, gradient in student:parameters() do
+      gradients[name] = gradient:read(ffi.new('float[?]', gradient:count()))
+      gradients[#gradients + 1] = { name, gradient:count() }
+      gradient:free()
+      weight:free()
+    end
+    step:update()
+    local loss = step.loss
+    run:close()
+    return loss, gradients, batches
+  end
+end
+
+describe('a step', function()
+  -- DESIGN section 4: losses agree to 1e-6, gradients to 1e-5 of each tensor's largest element.
+  it('means the same for every cut into micro-batches', function()
+    ms.scope(function(own)
+      local loss, gradients, batches = first_step(400, own)
+      assert.equal(1, batches)
+      for _, micro in ipairs { 30, 70, 150 } do
+        local other_loss, other, many = first_step(micro, own)
+        assert.is_true(many > 1)
+        assert.is_true(math.abs(loss - other_loss) <= 1e-6 * math.abs(loss))
+        for _, entry in ipairs(gradients) do
+          local name, n = entry[1], entry[2]
+          local most, worst = 0, 0
+          for i = 0, n - 1 do
+            most = math.max(most, math.abs(gradients[name][i]))
+            worst = math.max(worst, math.abs(gradients[name][i] - other[name][i]))
+          end
+          assert.is_true(most > 0 and worst <= 1e-5 * most, ('%s: %g of %g'):format(name, worst, most))
+        end
+      end
+    end)
+  end)
+
+  local function open(own, data, schedules, cfg)
+    local student = own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' }))
+    local all = { output = tools.folder(), optim = { lr = 0.01, weight_decay = 0.1 }, batch = { tokens = 100 } }
+    for key, value in pairs(cfg or {}) do all[key] = value end
+    return ms.run.open(all, { student = student, data = data, quiet = true, schedules = schedules }), student
+  end
+
+  it('without a supervised position updates nothing', function()
+    ms.scope(function(own)
+      local data = recipe.data(20)
+      function data:batch() return ms.batch { { tokens = { 1, 2, 3, 4 } } } end -- weights on `all` only
+      local run, student = open(own, data)
+      local function weights()
+        local parts = {}
+        for _, weight in student:parameters() do
+          parts[#parts + 1] = ffi.string(weight:read(ffi.new('float[?]', weight:count())), 4 * weight:count())
+        end
+        return table.concat(parts)
+      end
+      local before, n = weights(), 0
+      for step in run:steps() do
+        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+        step:update()
+        assert.equal(0, step.loss)
+        assert.equal(before, weights())
+        n = n + 1
+      end
+      assert.equal(n, run.state.empty)
+      assert.equal(0, run.optimizer:steps())
+      run:close()
+    end)
+  end)
+
+  it('takes batches of the recipe\'s own', function()
+    ms.scope(function(own)
+      local run, student = open(own, recipe.data(20))
+      for step in run:steps() do -- luacheck: ignore 512 (only the first)
+        step:use { ms.batch({ { 1, 2 }, { 3 } }, { { 4, 5, 6 }, { 7 } }) }
+        assert.equal(4, step:norm 'response')
+        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+        step:update()
+        assert.equal(7, step.tokens)
+        break
+      end
+      run:close()
+    end)
+  end)
+
+  it('says what is wrong with a loop', function()
+    ms.scope(function(own)
+      local function fails(what, f)
+        local ok, why = pcall(f)
+        assert.is_false(ok)
+        assert.truthy(tostring(why):find(what, 1, true), tostring(why))
+      end
+      local run = open(own, recipe.data(20))
+      fails('was not called in step 1', function() for _ in run:steps() do end end)
+      run:close()
+      run = open(own, recipe.data(20))
+      fails('nothing was learned', function() for step in run:steps() do step:update() end end)
+      run:close()
+      fails('cannot be called', function() open(own, recipe.data(20), { norm = function() return 1 end }) end)
+      fails('is a number, not a function', function() open(own, recipe.data(20), { x = 1 }) end)
+      run = open(own, recipe.data(20), { x = function() return nil end })
+      fails("schedule 'x' gave nil at step 1", function() for _ in run:steps() do end end)
+      run:close()
+      fails('needs max_steps', function() open(own, recipe.data(20), nil, { epochs = 0 }) end)
+      fails('gives no step', function() open(own, { steps = function() return {} end }) end)
+      fails('after finish', function() run:steps() end)
+    end)
+  end)
+end)
