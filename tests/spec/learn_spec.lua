@@ -129,6 +129,22 @@ describe('learning', function()
     end
   end)
 
+  for _, kind in ipairs { 'biases', 'q/k norms' } do
+    it('trains any one parameter alone: ' .. kind, function()
+      local all = gradients_of(kinds[kind])
+      for alone, g in pairs(all) do
+        local frozen = {}
+        for name in pairs(all) do
+          if name ~= alone then frozen[#frozen + 1] = name end
+        end
+        local one = gradients_of(kinds[kind], { frozen = frozen })
+        assert.equal(alone, (next(one)))
+        assert.is_nil(next(one, alone))
+        assert.is_true(models.same_bits(one[alone].values, g.values, g.n), alone)
+      end
+    end)
+  end
+
   it('does nothing, and fails at nothing, when all is frozen', function()
     local gradients, values = gradients_of({}, { frozen = '*' })
     assert.is_nil(next(gradients))
