@@ -15,6 +15,7 @@
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
+local kd = require 'moonstill.kd'
 local leave = require 'moonstill.leave'
 local ledger = require 'moonstill.ledger'
 local metrics = require 'moonstill.metrics'
@@ -242,6 +243,10 @@ function methods:report(step)
     seconds = step.seconds, tokens_per_second = step.tokens / step.seconds }
   for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
   self.metrics:write(entry)
+  if not self.activations then -- known once a step was run
+    self.activations = self.student:info().memory.activations
+    self:say('activations: ' .. progress.bytes(self.activations))
+  end
   self.progress:step(state.step, state.total, describe, step)
 end
 
@@ -371,7 +376,7 @@ end
 local function memory_line(run)
   local info = run.student:info()
   local parts = {}
-  for _, name in ipairs(tally.sorted_keys(info.memory)) do
+  for _, name in ipairs { 'weights', 'gradients' } do
     parts[#parts + 1] = ('%s %s'):format(name, progress.bytes(info.memory[name]))
   end
   return ('%s student, %.4g M parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
@@ -452,17 +457,19 @@ local function validation_plan(run, data)
   return run.validation[data]
 end
 
--- The whole vocabulary at T = 1: a measure that does not change with what is trained on.
-local MEASURE = { objective = 'forward_kl', temperature = 1, target = 'hidden' }
+-- What is measured unless the caller says otherwise: the whole vocabulary at T = 1, which does not
+-- change with what is trained on.
+local function measure_of(run, options)
+  if options.kd or not options.teacher then return options.kd end
+  local vocab = options.vocab or math.min(run.student:info().vocab, options.teacher:info().vocab)
+  return { objective = 'forward_kl', temperature = 1, target = 'hidden', vocab = vocab }
+end
 
-local function evaluate_batch(run, options, batch, sums)
-  local kd = require 'moonstill.kd'
-  local terms = { kd.ce(1) }
-  local target
-  if options.teacher then
-    local how = options.kd or MEASURE
-    target = options.teacher:targets(batch, how)
-    terms[2] = kd.term(target, 1, how)
+local function evaluate_batch(run, teacher, measure, batch, sums)
+  local terms, target = { kd.ce(1) }, nil
+  if teacher then
+    target = teacher:targets(batch, measure)
+    terms[2] = kd.term(target, 1, measure)
   end
   sums:add(terms, run.student:evaluate(batch, terms))
   if target then target:free() end
@@ -470,17 +477,18 @@ end
 
 --- Losses over a whole validation set, with the same normalisation as in training: CE, and with a
 --- teacher the divergence from it.
---- @param options { data: ms_dataset?, teacher?: ms_model, kd?: table } kd: what to measure, as for
----   `ms.kd`; default forward KL over the whole vocabulary at T = 1. Without data nothing happens.
+--- @param options table data: the set, without which nothing happens; teacher; kd: what to measure,
+---   as for `ms.kd`, by default forward KL at T = 1 over all shared ids, of which there are `vocab`
+---   (by default those that both models have)
 --- @return table? { loss, agree, kl?, kl_agree? }
 function methods:validate(options)
   local data = options.data
   if not data then return nil end
-  local sums = tally.new()
+  local sums, measure = tally.new(), measure_of(self, options)
   for _, step in ipairs(validation_plan(self, data)) do
     for _, samples in ipairs(step) do
       local batch = data:batch(samples)
-      local ok, why = pcall(evaluate_batch, self, options, batch, sums)
+      local ok, why = pcall(evaluate_batch, self, options.teacher, measure, batch, sums)
       batch:free()
       if not ok then error(why, 0) end
     end

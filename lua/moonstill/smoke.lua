@@ -1,0 +1,65 @@
+--- What the recipes' --smoke sizes run on: two tiny random models with their tokenizer, and some
+--- worked problems. Everything is made on the spot, in a second or two.
+
+local C = require 'moonstill.C'
+local bpe = require 'moonstill.bpe'
+local check = require 'moonstill.check'
+local model = require 'moonstill.model'
+local toy = require 'moonstill.toy'
+
+local M = {}
+
+local CONTEXT = 256
+
+--- A small llama's config.json.
+--- @param vocab integer
+--- @param width integer a multiple of 16
+--- @param layers integer
+function M.config(vocab, width, layers)
+  return { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab_size = vocab,
+    hidden_size = width, intermediate_size = 3 * width, num_hidden_layers = layers,
+    num_attention_heads = width / 16, num_key_value_heads = width / 16, rms_norm_eps = 1e-5,
+    max_position_embeddings = CONTEXT, tie_word_embeddings = true, hidden_act = 'silu',
+    initializer_range = 0.05, torch_dtype = 'float32' }
+end
+
+local function make_model(path, vocabulary, width, layers, seed)
+  bpe.write(path .. '.tokenizer', vocabulary, CONTEXT)
+  local m = model.create(M.config(bpe.size(vocabulary), width, layers), seed, { dtype = 'f32' })
+  m:save(path, { carry = path .. '.tokenizer' })
+  m:free()
+  check(C.ms_dir_remove(path .. '.tokenizer'))
+end
+
+local FOLDER = 'out/smoke'
+
+local function make(folder, names)
+  check(C.ms_dir_make(folder))
+  local problems = toy.problems('train', 300)
+  local vocabulary = bpe.learn(toy.texts(problems), 512)
+  for i, name in ipairs(names) do
+    make_model(folder .. '/' .. name, vocabulary, 32 * i, i, i)
+  end
+  toy.write(folder .. '/train.jsonl', problems)
+  toy.write(folder .. '/valid.jsonl', toy.problems('valid', 40))
+  return { student = folder .. '/student', output = folder .. '/result', resume = false,
+    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl' }, max_steps = 12,
+    batch = { tokens = 2048, micro_tokens = 1024 }, optim = { lr = 3e-3 }, validate = 6 }
+end
+
+--- Makes a student and its data, and returns a configuration of recipes/sft.lua for them.
+--- @param folder? string default 'out/smoke'
+--- @return table
+function M.sft(folder) return make(folder or FOLDER, { 'student' }) end
+
+--- The same with a teacher, for recipes/distill.lua.
+--- @param folder? string
+--- @return table
+function M.distill(folder)
+  folder = folder or FOLDER
+  local values = make(folder, { 'student', 'teacher' })
+  values.teacher = folder .. '/teacher'
+  return values
+end
+
+return M
