@@ -10,8 +10,8 @@ enum { MS_ADDED_SPECIAL = 1, MS_ADDED_SINGLE_WORD = 2, MS_ADDED_LSTRIP = 4, MS_A
 
 /* A trie over bytes. Zeroed is empty and finds nothing. */
 typedef struct ms_added {
-  ms_buf node;          /* node 0 is the root */
-  int32_t first[256];   /* children of the root, 0 for none */
+  ms_buf node;        /* node 0 is the root */
+  int32_t first[256]; /* children of the root, 0 for none */
 } ms_added;
 
 /* A stretch of the text: an added token, or text (id -1). */

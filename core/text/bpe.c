@@ -170,8 +170,10 @@ static ms_status read_symbols(const ms_bpe *m, ms_bpe_worker *w, const char *wor
       for (int k = 0; k < n; k++)
         MS_TRY(add_symbol(w, m->byte_id[(unsigned char)word[i + (size_t)k]]));
     } else if (m->unk == MS_BPE_UNK_LOST) {
-      return MS_FAIL(MS_EINVAL, "tokenizer: character U+%04X is not in the vocabulary, and neither "
-                     "is the unknown token", (unsigned)c);
+      return MS_FAIL(MS_EINVAL,
+                     "tokenizer: character U+%04X is not in the vocabulary, and neither "
+                     "is the unknown token",
+                     (unsigned)c);
     } else if (m->unk >= 0) {
       if (waiting && !m->fuse_unk) MS_TRY(add_symbol(w, m->unk));
       waiting = 1;
@@ -198,7 +200,8 @@ static int merge_few(const ms_bpe *m, symbol *s, int n) {
     s[best].id = find_pair(m, s[best].id, s[best + 1].id)->id;
     n--;
     memmove(s + best + 1, s + best + 2, (size_t)(n - best - 1) * sizeof *s);
-    if (best + 1 < n) memmove(rank + best + 1, rank + best + 2, (size_t)(n - best - 2) * sizeof *rank);
+    if (best + 1 < n)
+      memmove(rank + best + 1, rank + best + 2, (size_t)(n - best - 2) * sizeof *rank);
     if (best + 1 < n) rank[best] = rank_of(m, s + best);
     if (best) rank[best - 1] = rank_of(m, s + best - 1);
   }
@@ -228,7 +231,8 @@ static candidate heap_take(ms_buf *heap) {
   return top;
 }
 
-static ms_status offer(const ms_bpe *m, ms_buf *heap, const symbol *s, int32_t left, int32_t right) {
+static ms_status offer(const ms_bpe *m, ms_buf *heap, const symbol *s, int32_t left,
+                       int32_t right) {
   const ms_bpe_pair *p = find_pair(m, s[left].id, s[right].id);
   if (!p) return MS_OK;
   return heap_add(heap, (candidate){(uint64_t)(uint32_t)p->rank << 32 | (uint32_t)left, p->id});

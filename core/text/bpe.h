@@ -17,13 +17,13 @@ typedef struct ms_bpe_pair {
 
 enum { MS_BPE_CHARS = 1 << 16, MS_BPE_UNK_LOST = -2 };
 typedef struct ms_bpe {
-  ms_vocab vocab;          /* the model's own tokens, added ones not included */
-  ms_bpe_pair *pair;       /* open hash table; key UINT64_MAX is free */
-  uint64_t *seam;          /* characters (last << 32 | first) that some merge joins */
+  ms_vocab vocab;    /* the model's own tokens, added ones not included */
+  ms_bpe_pair *pair; /* open hash table; key UINT64_MAX is free */
+  uint64_t *seam;    /* characters (last << 32 | first) that some merge joins */
   int pair_bits, seam_bits;
-  int32_t *char_id;        /* of characters below MS_BPE_CHARS, -1 for none */
-  int32_t byte_id[256];    /* tokens of bytes, for byte_fallback; -1 for none */
-  int32_t unk; /* -1: unknown characters vanish; MS_BPE_UNK_LOST: they are an error */
+  int32_t *char_id;     /* of characters below MS_BPE_CHARS, -1 for none */
+  int32_t byte_id[256]; /* tokens of bytes, for byte_fallback; -1 for none */
+  int32_t unk;          /* -1: unknown characters vanish; MS_BPE_UNK_LOST: they are an error */
   int fuse_unk, byte_fallback, ignore_merges;
 } ms_bpe;
 

@@ -112,8 +112,10 @@ static ms_status load_merges(ms_tokenizer *tok, const json_t *merges) {
       return MS_FAIL(MS_EIO, "%s: model.merges[%zu]: not two tokens", tok->path, i);
     MS_TRY(ms_bpe_add_pair(&tok->bpe, a, na, b, nb, (int32_t)i, &known));
     if (!known)
-      return MS_FAIL(MS_EIO, "%s: model.merges[%zu]: \"%.40s\" and \"%.40s\", or what they make, "
-                     "are not in the vocabulary", tok->path, i, a, b);
+      return MS_FAIL(MS_EIO,
+                     "%s: model.merges[%zu]: \"%.40s\" and \"%.40s\", or what they make, "
+                     "are not in the vocabulary",
+                     tok->path, i, a, b);
   }
   return MS_OK;
 }
@@ -137,8 +139,9 @@ static ms_status load_model(ms_tokenizer *tok, const json_t *model) {
   ms_bpe *m = &tok->bpe;
   if (!json_is_object(model)) return malformed(tok, "model", "not an object");
   const char *type = type_of(model);
-  /* Old files do not say the type; merges do. */
-  if (!*type) type = json_object_get(model, "merges") ? "BPE" : "(no type and no merges)";
+  /* Old files do not say the type; what is in them does. */
+  if (!*type && json_object_get(model, "merges")) type = "BPE";
+  if (!*type && json_is_array(json_object_get(model, "vocab"))) type = "Unigram";
   if (strcmp(type, "BPE")) return unsupported(tok, "model", "type", type);
   MS_TRY(no_text(tok, model, "continuing_subword_prefix"));
   MS_TRY(no_text(tok, model, "end_of_word_suffix"));
@@ -174,7 +177,8 @@ static ms_status load_chain(ms_tokenizer *tok, const json_t *v, const char *wher
   if (!json_is_object(v)) return malformed(tok, where, "not an object");
   if (strcmp(type_of(v), "Sequence")) return one(tok, v, where, out);
   const json_t *items = json_object_get(v, list);
-  if (!json_is_array(items) || depth > 4) return malformed(tok, where, "a Sequence without its list");
+  if (!json_is_array(items) || depth > 4)
+    return malformed(tok, where, "a Sequence without its list");
   for (size_t i = 0; i < json_array_size(items); i++) {
     char place[160];
     snprintf(place, sizeof place, "%.100s.%s[%zu]", where, list, i);
@@ -348,7 +352,8 @@ static ms_status load_strip(ms_tokenizer *tok, const json_t *v, const char *wher
   return MS_OK;
 }
 
-static ms_status load_decoder(ms_tokenizer *tok, const json_t *v, const char *where, ms_steps *out) {
+static ms_status load_decoder(ms_tokenizer *tok, const json_t *v, const char *where,
+                              ms_steps *out) {
   const char *type = type_of(v);
   ms_step *s;
   if (!strcmp(type, "Replace")) return load_normalizer(tok, v, where, out); /* the same step */
@@ -398,8 +403,8 @@ static ms_status place_added(ms_tokenizer *tok, const json_t *text, int normaliz
   return st;
 }
 
-static ms_status register_added(ms_tokenizer *tok, const json_t *text, const char *where, int32_t id,
-                                int special) {
+static ms_status register_added(ms_tokenizer *tok, const json_t *text, const char *where,
+                                int32_t id, int special) {
   const char *p = json_string_value(text);
   int what;
   MS_TRY(ms_vocab_add(&tok->vocab, p, json_string_length(text), id, &what));
@@ -429,7 +434,8 @@ static ms_status load_added(ms_tokenizer *tok, const json_t *list) {
     const json_t *v = json_array_get(list, i), *text, *id = json_object_get(v, "id");
     snprintf(where, sizeof where, "added_tokens[%zu]", i);
     MS_TRY(get_text(tok, v, where, "content", &text));
-    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= MS_VOCAB_MOST)
+    if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+        json_integer_value(id) >= MS_VOCAB_MOST)
       return malformed(tok, where, "\"id\" is not an id");
     MS_TRY(get_flag(tok, v, where, "special", 0, &special));
     MS_TRY(get_flag(tok, v, where, "normalized", !special, &normalized));
@@ -467,13 +473,15 @@ static ms_status add_template_ids(ms_tokenizer *tok, const json_t *tokens, const
 
 /* What stands before the text goes before what an earlier template has put there. */
 static ms_status load_template(ms_tokenizer *tok, const json_t *v, const char *where) {
-  const json_t *single = json_object_get(v, "single"), *tokens = json_object_get(v, "special_tokens");
+  const json_t *single = json_object_get(v, "single"),
+               *tokens = json_object_get(v, "special_tokens");
   ms_buf before = {0};
   ms_status st = MS_OK;
   int sequences = 0;
   if (!json_is_array(single)) return malformed(tok, where, "\"single\" is not an array");
   for (size_t i = 0; i < json_array_size(single) && st == MS_OK; i++) {
-    const json_t *piece = json_array_get(single, i), *token = json_object_get(piece, "SpecialToken");
+    const json_t *piece = json_array_get(single, i),
+                 *token = json_object_get(piece, "SpecialToken");
     if (json_object_get(piece, "Sequence")) {
       sequences++;
     } else {

@@ -60,8 +60,8 @@ static int is_late(int32_t c) {
 
 static ms_status put_composed(int32_t *c, size_t count, ms_buf *out) {
   char utf8[4];
-  utf8proc_ssize_t n = utf8proc_normalize_utf32(c, (utf8proc_ssize_t)count,
-                                                UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  utf8proc_ssize_t n =
+      utf8proc_normalize_utf32(c, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   if (n < 0) return MS_FAIL(MS_EINVAL, "normalizer: %s", utf8proc_errmsg(n));
   for (utf8proc_ssize_t i = 0; i < n; i++)
     MS_TRY(ms_buf_add(out, utf8, (size_t)ms_utf8_put(c[i], utf8)));
@@ -105,7 +105,8 @@ static ms_status nfc(const char *text, size_t bytes, ms_buf *out, ms_buf *chars)
   return ms_buf_add(out, text + done, bytes - done);
 }
 
-static ms_status apply(const ms_step *s, ms_matcher *m, const char *text, size_t bytes, ms_buf *out) {
+static ms_status apply(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
+                       ms_buf *out) {
   ms_buf chars = {0};
   ms_status st = MS_OK;
   switch (s->kind) {

@@ -7,8 +7,8 @@
 typedef struct {
   const ms_step *step;
   ms_buf *out;
-  ms_span span;     /* the word that is being cut */
-  size_t open;      /* spans made of it begin here in `out` */
+  ms_span span; /* the word that is being cut */
+  size_t open;  /* spans made of it begin here in `out` */
   int last_match;
 } cutter;
 
@@ -107,7 +107,8 @@ static ms_status add_bytes(ms_buf *out, const char *text, size_t bytes) {
   return MS_OK;
 }
 
-static ms_status add_meta(const ms_step *s, const char *text, size_t bytes, int first, ms_buf *out) {
+static ms_status add_meta(const ms_step *s, const char *text, size_t bytes, int first,
+                          ms_buf *out) {
   size_t before = out->size;
   for (size_t i = 0; i < bytes; i++) {
     if (text[i] == ' ') {

@@ -29,11 +29,13 @@ static void give(void *p, void *unused) { ms_free(p); }
 /* ---- translation ---- */
 
 /* White_Space, written out: PCRE2's \s also takes U+180E. */
-#define SPACE "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}" \
-              "\\x{202F}\\x{205F}\\x{3000}"
-#define NOT_SPACE "\\x00-\\x08\\x0E-\\x1F\\x21-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}" \
-                  "\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}" \
-                  "\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
+#define SPACE                                                                \
+  "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}" \
+  "\\x{202F}\\x{205F}\\x{3000}"
+#define NOT_SPACE                                                                \
+  "\\x00-\\x08\\x0E-\\x1F\\x21-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}"          \
+  "\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}" \
+  "\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
 /* Oniguruma's \w, with the numbers of Latin-1; PCRE2's own leaves out marks and connectors. */
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE"
 
@@ -43,7 +45,9 @@ typedef struct {
   ms_buf out;
 } reader;
 
-static ms_status put(reader *r, const char *text) { return ms_buf_add(&r->out, text, strlen(text)); }
+static ms_status put(reader *r, const char *text) {
+  return ms_buf_add(&r->out, text, strlen(text));
+}
 
 static ms_status unsupported(const reader *r, const char *what, const char *at) {
   int n = (int)(r->end - at < 24 ? r->end - at : 24);
@@ -60,8 +64,9 @@ static ms_status put_set(reader *r, const char *members, int negated) {
 }
 
 static int is_category(const char *name, size_t n) {
-  static const char *const known = " C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc "
-                                   "Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs ";
+  static const char *const known =
+      " C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc "
+      "Pd Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs ";
   char key[5];
   if (n < 1 || n > 2) return 0;
   size_t at = 0;
@@ -98,7 +103,8 @@ static ms_status put_category(reader *r, const char *name, size_t n, int negated
  * Script_Extensions. */
 static ms_status property(reader *r, const char *start) {
   int negated = r->p[-1] == 'P';
-  const char *close = r->p < r->end && *r->p == '{' ? memchr(r->p, '}', (size_t)(r->end - r->p)) : NULL;
+  const char *close =
+      r->p < r->end && *r->p == '{' ? memchr(r->p, '}', (size_t)(r->end - r->p)) : NULL;
   if (!close) return unsupported(r, "this property", start);
   const char *name = r->p + 1;
   r->p = close + 1;
@@ -148,7 +154,12 @@ static ms_status escape(reader *r) {
     case 'p':
     case 'P': return property(r, start);
     case 'v': return put(r, "\\x0B");
-    case 'r': case 'n': case 't': case 'f': case 'A': case 'z':
+    case 'r':
+    case 'n':
+    case 't':
+    case 'f':
+    case 'A':
+    case 'z':
       if ((c == 'A' || c == 'z') && r->in_class) return unsupported(r, "this escape", start);
       return ms_buf_add(&r->out, start, 2);
     case 'u': { /* four digits */
@@ -264,9 +275,9 @@ ms_status ms_regex_new(const char *where, const char *pattern, size_t bytes, ms_
   reader r = {.where = where, .p = pattern, .end = pattern + bytes};
   void *p = NULL;
   *out = NULL;
-  ms_status st = bytes > 1 << 16 ? MS_FAIL(MS_EUNSUPPORTED, "%s: regular expression of %zu bytes",
-                                           where, bytes)
-                                 : translate(&r);
+  ms_status st = bytes > 1 << 16
+                     ? MS_FAIL(MS_EUNSUPPORTED, "%s: regular expression of %zu bytes", where, bytes)
+                     : translate(&r);
   if (st == MS_OK) st = ms_alloc(sizeof(ms_regex), "regular expression", &p);
   if (st == MS_OK) st = compile(p, where, &r.out);
   ms_buf_free(&r.out);
@@ -319,9 +330,9 @@ void ms_matcher_free(ms_matcher *m) {
 ms_status ms_regex_find(const ms_regex *re, ms_matcher *m, const char *text, size_t bytes,
                         size_t from, size_t *start, size_t *end, int *found) {
   PCRE2_SPTR subject = (PCRE2_SPTR)text;
-  int rc = re->jit
-               ? pcre2_jit_match(re->code, subject, bytes, from, 0, m->data, m->context)
-               : pcre2_match(re->code, subject, bytes, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+  int rc = re->jit ? pcre2_jit_match(re->code, subject, bytes, from, 0, m->data, m->context)
+                   : pcre2_match(re->code, subject, bytes, from, PCRE2_NO_UTF_CHECK, m->data,
+                                 m->context);
   *found = 0;
   if (rc == PCRE2_ERROR_NOMATCH) return MS_OK;
   if (rc < 0) {

@@ -30,14 +30,14 @@ enum { MS_SCHEME_ALWAYS, MS_SCHEME_FIRST, MS_SCHEME_NEVER };
 
 typedef struct ms_step {
   int kind, behavior, invert, scheme;
-  int fused;             /* DECODE_STRIP: the tokens it sees are fragments of one text */
-  ms_regex *regex;       /* the pattern: one of these three */
+  int fused;       /* DECODE_STRIP: the tokens it sees are fragments of one text */
+  ms_regex *regex; /* the pattern: one of these three */
   char *literal;
   int (*is_in)(int32_t); /* single characters of a class */
   size_t literal_bytes;
   char *text; /* what the kind says; owned */
   size_t text_bytes;
-  int32_t strip;             /* the character that DECODE_STRIP takes away */
+  int32_t strip; /* the character that DECODE_STRIP takes away */
   int32_t strip_start, strip_stop;
 } ms_step;
 

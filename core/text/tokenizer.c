@@ -128,8 +128,8 @@ static ms_status encode_text(const ms_tokenizer *tok, ms_worker *w, const char *
     if (s[i].id >= 0) {
       MS_TRY(ms_buf_add(&w->ids, &s[i].id, sizeof s[i].id));
     } else {
-      MS_TRY(encode_words(tok, w, text + s[i].start, s[i].end - s[i].start,
-                          first && s[i].start == 0));
+      MS_TRY(
+          encode_words(tok, w, text + s[i].start, s[i].end - s[i].start, first && s[i].start == 0));
     }
   }
   return MS_OK;

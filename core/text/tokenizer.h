@@ -21,13 +21,13 @@ typedef struct ms_worker {
 } ms_worker;
 
 struct ms_tokenizer {
-  char *path;          /* of tokenizer.json, for errors */
-  ms_vocab vocab;      /* every token, added ones included */
-  ms_buf special;      /* a byte for each id: 1 for special tokens */
+  char *path;     /* of tokenizer.json, for errors */
+  ms_vocab vocab; /* every token, added ones included */
+  ms_buf special; /* a byte for each id: 1 for special tokens */
   ms_bpe bpe;
-  ms_added added[2];   /* looked for in the raw text, and in the normalized text */
+  ms_added added[2]; /* looked for in the raw text, and in the normalized text */
   ms_steps normalizer, pretokenizer, decoder;
-  int decode_streams;  /* after a fusing step of the decoder text may go on at once */
+  int decode_streams;   /* after a fusing step of the decoder text may go on at once */
   ms_buf before, after; /* ids that the post-processor puts around a text */
   _Atomic int references;
   pthread_mutex_t lock; /* of `workers` */

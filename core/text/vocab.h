@@ -10,10 +10,10 @@ enum { MS_VOCAB_MOST = 1 << 24 }; /* ids above are taken for a damaged file */
 
 /* Zeroed is empty and valid. An id may be taken once, a text may stand for one id. */
 typedef struct ms_vocab {
-  ms_buf text;             /* all spellings, each with a terminator */
-  ms_buf entry;            /* ms_vocab_entry, by id */
-  int32_t size;            /* largest id + 1 */
-  int32_t *slot, slots;    /* open hash table of ids, -1 free; slots is a power of two */
+  ms_buf text;          /* all spellings, each with a terminator */
+  ms_buf entry;         /* ms_vocab_entry, by id */
+  int32_t size;         /* largest id + 1 */
+  int32_t *slot, slots; /* open hash table of ids, -1 free; slots is a power of two */
   int32_t used;
 } ms_vocab;
 typedef struct ms_vocab_entry {
