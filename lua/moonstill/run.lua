@@ -265,7 +265,7 @@ local function list_checkpoints(path)
   for name in text(out[0]):gmatch '[^\n]+' do
     if name:find '^step%-%d+$' then
       steps[#steps + 1] = tonumber(name:match '%d+')
-    elseif name:find '^step%-%d+%.%d+%.%a+$' then
+    elseif name:find '^step%-%d+%.' then -- step-7.PID.tmp, and the model's temporary beside it
       rest[#rest + 1] = name
     end
   end

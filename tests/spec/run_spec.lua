@@ -101,8 +101,9 @@ describe('a run', function()
       tools.run(('timeout -s KILL 0.%d luajit tests/run_recipe.lua output=%s slow=10 checkpoint.every=1')
         :format(1 + 2 * i % 7, out))
       -- what a kill inside a write leaves
-      tools.run(('mkdir -p %s/checkpoints/step-00000099.77.tmp %s/checkpoints/step-00000001.0.old')
-        :format(out, out))
+      for _, name in ipairs { '99.77.tmp', '99.77.tmp.77.tmp', '01.0.old' } do
+        tools.run(('mkdir -p %s/checkpoints/step-000000%s'):format(out, name))
+      end
     end
     finished(1, 'output=' .. out, 'checkpoint.every=1')
     assert_same_run(reference 'f32', out, STEPS)
@@ -269,6 +270,29 @@ describe('a step', function()
     for key, value in pairs(cfg or {}) do all[key] = value end
     return ms.run.open(all, { student = student, data = data, quiet = true, schedules = schedules }), student
   end
+
+  it('shows schedules the step, from the first to the last', function()
+    ms.scope(function(own)
+      local seen = {}
+      local run, student = open(own, recipe.data(20), { look = function(state)
+        seen[#seen + 1] = { state.step, state.total, state.progress, state.epoch, state.index }
+        return #seen
+      end }, { epochs = 1.5 })
+      local n = 0
+      for step in run:steps() do
+        n = n + 1
+        assert.equal(n, step.number)
+        assert.equal(n, step.look)
+        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+        step:update()
+      end
+      run:close()
+      assert.equal(6, n) -- one epoch has 4 steps
+      for i, s in ipairs(seen) do
+        assert.same({ i, 6, (i - 1) / 5, i <= 4 and 0 or 1, i <= 4 and i or i - 4 }, s)
+      end
+    end)
+  end)
 
   it('without a supervised position updates nothing', function()
     ms.scope(function(own)
