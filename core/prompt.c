@@ -2,10 +2,13 @@
 #include "prompt.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <lauxlib.h>
 #include <locale.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,24 +22,43 @@ static EditLine *editor;
 static History *history_list;
 static char *history_path;
 static char *prompt_text;
-static volatile sig_atomic_t interrupted;
+static int interrupts[2]; /* a pipe: a byte for each Ctrl-C while a line is read */
 static lua_State *running;
+static pthread_t runner;
 
 static char *prompt(EditLine *e) { return prompt_text; }
 
-static void on_read_signal(int number) { interrupted = 1; }
+static void on_read_signal(int number) {
+  int saved = errno;
+  if (write(interrupts[1], "", 1) < 0) errno = 0; /* full: it has been asked already */
+  errno = saved;
+}
+
+static int take_interrupts(void) {
+  char byte[64];
+  return read(interrupts[0], byte, sizeof byte) > 0;
+}
+
+/* The next byte of the terminal; 0 at its end, -1 after Ctrl-C or an error. The pipe makes sure that
+ * a signal just before the wait, or one that another thread got, ends it too. */
+static int read_byte(char *c) {
+  struct pollfd wait[] = {{STDIN_FILENO, POLLIN, 0}, {interrupts[0], POLLIN, 0}};
+  while (poll(wait, 2, -1) < 0)
+    if (errno != EINTR) return -1;
+  if (wait[1].revents) return -1;
+  return (int)read(STDIN_FILENO, c, 1);
+}
 
 /* libedit's own reader tries again after a signal; this one gives the line up. */
 static int read_character(EditLine *e, wchar_t *out) {
   mbstate_t state = {0};
   for (;;) {
     char c;
-    ssize_t n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR && !interrupted) continue; /* a resized window */
-    if (n <= 0) return n < 0 ? -1 : 0;
+    int n = read_byte(&c);
+    if (n <= 0) return n;
     size_t used = mbrtowc(out, &c, 1, &state);
-    if (used == (size_t)-2) continue;                 /* a character of several bytes */
-    if (used == (size_t)-1) *out = (unsigned char)c;  /* not UTF-8: the byte itself */
+    if (used == (size_t)-2) continue;                /* a character of several bytes */
+    if (used == (size_t)-1) *out = (unsigned char)c; /* not UTF-8: the byte itself */
     return 1;
   }
 }
@@ -48,7 +70,7 @@ static int open_editor(void) {
   if (strcmp(nl_langinfo(CODESET), "UTF-8")) setlocale(LC_CTYPE, "C.UTF-8");
   editor = el_init("moonstill", stdin, stdout, stderr);
   history_list = history_init();
-  if (!editor || !history_list) return 0;
+  if (!editor || !history_list || pipe2(interrupts, O_NONBLOCK | O_CLOEXEC)) return 0;
   history(history_list, &event, H_SETSIZE, HISTORY_LINES);
   history(history_list, &event, H_SETUNIQUE, 1);
   el_set(editor, EL_PROMPT, prompt);
@@ -68,7 +90,7 @@ static void keep(const char *line) {
 }
 
 static int prompt_read(lua_State *L) {
-  struct sigaction action = {.sa_handler = on_read_signal}, old;
+  struct sigaction action = {.sa_handler = on_read_signal, .sa_flags = SA_RESTART}, old;
   int count = 0;
   char *copy = strdup(luaL_checkstring(L, 1));
   if (!copy || !open_editor()) {
@@ -77,11 +99,10 @@ static int prompt_read(lua_State *L) {
   }
   free(prompt_text);
   prompt_text = copy;
-  interrupted = 0;
-  sigaction(SIGINT, &action, &old); /* without SA_RESTART: read() comes back */
+  sigaction(SIGINT, &action, &old);
   const char *line = el_gets(editor, &count);
   sigaction(SIGINT, &old, NULL);
-  if (interrupted) {
+  if (take_interrupts()) {
     fputs("^C\n", stdout);
     el_reset(editor);
     lua_pushboolean(L, 0);
@@ -118,8 +139,12 @@ static void stop(lua_State *L, lua_Debug *frame) {
 }
 
 /* A hook runs at the next instruction of the interpreter. Compiled loops and the core do not see
- * it, so a second Ctrl-C ends the process. */
+ * it, so a second Ctrl-C ends the process. Hooks are set from the thread that runs Lua only. */
 static void on_call_signal(int number) {
+  if (!pthread_equal(pthread_self(), runner)) {
+    pthread_kill(runner, SIGINT);
+    return;
+  }
   signal(SIGINT, SIG_DFL);
   lua_sethook(running, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
@@ -128,6 +153,7 @@ static int prompt_call(lua_State *L) {
   struct sigaction action = {.sa_handler = on_call_signal, .sa_flags = SA_RESTART}, old;
   luaL_checktype(L, 1, LUA_TFUNCTION);
   running = L;
+  runner = pthread_self();
   sigaction(SIGINT, &action, &old);
   int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
   sigaction(SIGINT, &old, NULL);
