@@ -1,9 +1,13 @@
---- Generation: ids in, ids out, with a cache of keys and values. Models call it as
---- `model:generate` and `model:stream`.
+--- Generation, with a cache of keys and values: ids in, ids out as `model:generate` and
+--- `model:stream`; text in, text out here.
+---
+---   print(ms.generate.text(model, tok, 'Once upon a time', { temperature = 0.8 }))
+---   for piece in ms.generate.pieces(model, tok, 'Once upon a time') do io.write(piece) end
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 
 local M = {}
@@ -104,6 +108,54 @@ function M.collect(generator)
   end
   generator:free()
   return answers
+end
+
+-- The ids at which the model's config says that a text ends.
+local function ends_of(model)
+  local eos = model:config().eos_token_id
+  if type(eos) == 'number' then return { eos } end
+  return json.is_array(eos) and eos or {}
+end
+
+--- Continues a text, piece by piece as it becomes certain: never half a character. The tokenizer's
+--- own frame (BOS) is put around the prompt. Without `stop` it ends where the model's config says.
+--- @param model ms_model
+--- @param tokenizer ms_tokenizer
+--- @param prompt string
+--- @param options? table see `defaults`
+--- @return fun(): string?
+function M.pieces(model, tokenizer, prompt, options)
+  local o, is_stop = {}, {}
+  for key, value in pairs(options or {}) do o[key] = value end
+  if o.stop == nil then o.stop = ends_of(model) end
+  for _, id in ipairs(type(o.stop) == 'table' and o.stop or { o.stop }) do is_stop[id] = true end
+  local next_ids = model:stream({ tokenizer:ids(prompt, { special = true }) }, o)
+  local decoder = tokenizer:decoder { skip_special = true }
+  return function()
+    while decoder do
+      local ids, piece = next_ids(), nil
+      if ids and not is_stop[ids[1]] then
+        piece = decoder:add(ids[1])
+      elseif not ids then
+        piece = decoder:finish()
+        decoder:free()
+        decoder = nil
+      end
+      if piece and piece ~= '' then return piece end
+    end
+  end
+end
+
+--- Continues a text; returns what follows the prompt. See `pieces`.
+--- @param model ms_model
+--- @param tokenizer ms_tokenizer
+--- @param prompt string
+--- @param options? table see `defaults`
+--- @return string
+function M.text(model, tokenizer, prompt, options)
+  local parts = {}
+  for piece in M.pieces(model, tokenizer, prompt, options) do parts[#parts + 1] = piece end
+  return table.concat(parts)
 end
 
 return M

@@ -3,6 +3,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local models = require 'tests.models'
 local read = require 'tests.reference.read'
+local tools = require 'tests.tools'
 
 local MARGIN = 1e-3 -- between the two largest logits: below it, rounding may decide
 
@@ -172,6 +173,47 @@ describe('generation', function()
     model:generate({ { 1, 2 } }, { max_new = 2 })
     model:free()
     assert.equal(live, C.ms_test_live())
+  end)
+end)
+
+-- A trained model: what it writes are words.
+describe('text', function()
+  local folder, why = tools.shared 'models/tinystories-656k'
+  local function it_writes(name, body)
+    if folder then
+      it(name, function()
+        local model, tok = ms.model.open(folder), ms.tokenizer.open(folder)
+        body(model, tok)
+        tok:free()
+        model:free()
+      end)
+    else
+      pending(name, why)
+    end
+  end
+
+  it_writes('continues a story', function(model, tok)
+    local prompt = 'Once upon a time'
+    local text = ms.generate.text(model, tok, prompt, { max_new = 40 })
+    assert.matches('^, .* girl named Lily', text)
+    local ids = tok:ids(prompt, { special = true })
+    local answer = model:generate({ ids }, { max_new = 40 })[1]
+    local all = joined(ids, answer)
+    -- the whole at once, and piece by piece
+    assert.equal(tok:decode(all, { skip_special = true }):sub(-#text), text)
+    assert_greedy(model, ids, answer)
+  end)
+
+  it_writes('ends where the config says, or where it is told', function(model, tok)
+    local long = ms.generate.text(model, tok, 'One day', { max_new = 400, stop = {} })
+    local story = ms.generate.text(model, tok, 'One day', { max_new = 400 })
+    assert.is_true(#story < #long)
+    assert.equal(story, long:sub(1, #story))
+    local ids = model:generate({ tok:ids('One day', { special = true }) }, { max_new = 9 })[1]
+    local stop, first = ids[8], 1
+    while ids[first] ~= stop do first = first + 1 end
+    assert.equal(ms.generate.text(model, tok, 'One day', { max_new = first - 1, stop = {} }),
+      ms.generate.text(model, tok, 'One day', { stop = stop }))
   end)
 end)
 
