@@ -68,6 +68,13 @@ static void refused(void) {
   CHECK(strstr(ms_last_error(), "'a' given twice"));
   CHECK(ms_safetensors_write(path, 1, bad_name, NULL, NULL) == MS_EINVAL);
   CHECK(ms_safetensors_write(path, 1, bad_type, NULL, NULL) == MS_EINVAL);
+  static const float huge[] = {1, 70000};
+  ms_storing too_large[] = {{"a", dev, huge, MS_F32, MS_F16, 1, {2}}};
+  CHECK(ms_safetensors_write(path, 1, too_large, NULL, NULL) == MS_EINVAL);
+  CHECK(strstr(ms_last_error(), "f16 cannot hold"));
+  char tmp[80];
+  snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid());
+  CHECK(access(tmp, F_OK) != 0);
   ms_safetensors *f;
   CHECK(ms_safetensors_open(path, &f) == MS_OK && f && f->tensors == 6);
   ms_safetensors_close(f);

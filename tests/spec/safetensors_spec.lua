@@ -106,6 +106,16 @@ describe('safetensors', function()
     end
   end)
 
+  it('with shapes whose product overflows to what the data are, are errors', function()
+    -- 2^64 elements, and 2^62 of 4 bytes: both are 0 in 64 bits
+    for _, shape in ipairs { '4294967296,4294967296', '4611686018427387904' } do
+      local list = folders.tiny_tensors()
+      table.insert(list, 1, { 'x', 'F32', { 0 }, '', text = ('"x":{"dtype":"F32","shape":[%s],'
+        .. '"data_offsets":[0,0]}'):format(shape) })
+      refuses(folders.safetensors(list), "'x': shape too large")
+    end
+  end)
+
   it('with entries that are none are errors', function()
     local name = '"model.layers.0.self_attn.q_proj.weight":'
     for _, entry in ipairs { '3', '[]', '{}', '{"dtype":"F32","shape":[4,4]}',

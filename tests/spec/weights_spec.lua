@@ -204,6 +204,18 @@ describe('a model from a config', function()
     end
   end)
 
+  it('draws every value by its place, however many there are', function()
+    local few = folders.parameter(assert(folders.create(folders.tiny { vocab_size = 3000 }, 7)), EMBED)
+    local many = folders.parameter(assert(folders.create(folders.tiny { vocab_size = 70000 }, 7)), EMBED)
+    for i = 1, #few do assert.are.equal(few[i], many[i]) end
+    -- values are made in parts of 2^18: the second does not repeat the first
+    local repeated = 0
+    for i = 2 ^ 18 + 1, #many do
+      if many[i] == many[i - 2 ^ 18] then repeated = repeated + 1 end
+    end
+    assert(repeated < 10, repeated)
+  end)
+
   it('that is rounded to bf16 is the same numbers rounded', function()
     local c = folders.tiny { initializer_range = 1 }
     local m = assert(folders.create(c, 3))
