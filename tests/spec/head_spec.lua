@@ -428,10 +428,9 @@ end)
 
 describe('head: layout does not matter', function()
   local R, V, H = 23, 300, 16
-  local hidden, head, t_hidden, t_head
+  local head, t_hidden, t_head
   local label, response = {}, {}
   setup(function()
-    hidden = heads.tensor(tools.values(R * H, 1, 2), R, H)
     head = heads.tensor(tools.values(V * H, 2), V, H)
     t_hidden, t_head = tools.values(R * H, 3, 2), heads.tensor(tools.values(V * H, 4), V, H)
     for r = 1, R do

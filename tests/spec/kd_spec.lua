@@ -1,0 +1,155 @@
+-- Terms and targets as Lua sees them.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local heads = require 'tests.heads'
+
+local function refused(pattern, ...)
+  local ok, message = pcall(...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+end
+
+local function target(options)
+  options = options or {}
+  options.vocab = options.vocab or 5
+  return ms.target.topk({ { 3, 1 } }, { { math.log(0.5), math.log(0.25) } }, { math.log(0.25) }, options)
+end
+
+describe('kd', function()
+  it('lists the objectives in the order of the core', function()
+    local numbers = { C.MS_FORWARD_KL, C.MS_REVERSE_KL, C.MS_JS, C.MS_SKEWED_FORWARD_KL, C.MS_SKEWED_REVERSE_KL,
+      C.MS_ADAPTIVE_KL, C.MS_TVD }
+    assert.equal(#numbers, #ms.kd.objectives)
+    for i, name in ipairs(ms.kd.objectives) do
+      assert.equal(tonumber(numbers[i]), ms.kd(target(), 1, { objective = name }).c.objective)
+    end
+    assert.equal(tonumber(C.MS_TAIL_RENORMALIZE), ms.kd(target(), 1, { tail = 'renormalize' }).c.tail)
+    assert.equal(tonumber(C.MS_ON_ALL), ms.ce(1, { on = 'all' }).c.on)
+  end)
+
+  it('takes a configuration as it is, with what it does not use', function()
+    local term = ms.kd(target(), 0.3, { objective = 'js', weight = 0.9, temperature = 1, target = 'topk', k = 2,
+      tail = 'bucket', beta = 0.2, lambda = 0.4, t_scale = 'auto' })
+    assert.equal(0.3, term.weight)
+    assert.equal(0.2, term.c.parameter)
+    assert.is_true(term.c.t_scale ~= term.c.t_scale)
+    assert.equal(1, ms.kd(target(), 1, { t_scale = false }).c.t_scale)
+    assert.equal(4, ms.kd(target(), 1, { t_scale = 4 }).c.t_scale)
+    assert.equal(0.1, ms.kd(target(), 1, { objective = 'skewed_forward_kl' }).c.parameter)
+    assert.equal(0.5, ms.kd(target(), 1, { objective = 'adaptive_kl' }).c.parameter)
+    assert.equal('0.3 * js (response) against target topk 2 of 1 positions (response), 5 ids, T = 1, 20 bytes',
+      tostring(term))
+    assert.equal('0.5 * ce (all)', tostring(ms.ce(0.5, { on = 'all' })))
+  end)
+
+  it('refuses what it does not know, with the nearest', function()
+    refused("no option 'objektive'; did you mean 'objective'", ms.kd, target(), 1, { objektive = 'js' })
+    refused("no objective 'forward_lk'; did you mean 'forward_kl'", ms.kd, target(), 1, { objective = 'forward_lk' })
+    refused("no tail 'buckets'; did you mean 'bucket'", ms.kd, target(), 1, { tail = 'buckets' })
+    refused("no positions 'everywhere'; there are response, all", ms.ce, 1, { on = 'everywhere' })
+    refused("t_scale = on, expected 'auto', false or a number", ms.kd, target(), 1, { t_scale = 'on' })
+    refused('temperature is a string, expected a number', ms.kd, target(), 1, { temperature = '2' })
+    refused('target expected, got table', ms.kd, {}, 1)
+    refused('weight of a term is a number, got string', ms.ce, '1')
+    local t = target()
+    t:free()
+    t:free() -- nothing
+    refused('target: used after free', ms.kd, t, 1)
+    assert.equal('target (freed)', tostring(t))
+  end)
+
+  it('a term is set again without garbage', function()
+    local a, b = target(), target()
+    local ce, kd = ms.ce(1), ms.kd(a, 1)
+    assert.equal(kd, kd:set(0.25, b))
+    assert.equal(0.25, kd.weight)
+    assert.equal(b, kd.target)
+    assert.equal(b, kd:set(0.5).target)
+    refused('a CE term has no target', ce.set, ce, 1, a)
+    local function grown()
+      collectgarbage()
+      collectgarbage 'stop'
+      local before = collectgarbage 'count'
+      for i = 1, 1000 do
+        ce:set(i)
+        kd:set(i, b)
+      end
+      local kib = collectgarbage 'count' - before
+      collectgarbage 'restart'
+      return kib
+    end
+    grown() -- what the compiler makes counts as well
+    -- a table for each would be 120 KiB; interpreted, reading a pointer makes a box of 24 bytes
+    assert.is_true(grown() < 60)
+  end)
+
+  it('runs terms through a call of the core', function()
+    local seen, t = {}, target()
+    local b = ms.batch { { tokens = { 1, 2 }, response = { 1, 0 } } }
+    local function call(_, _, n, terms, results)
+      for i = 0, n - 1 do
+        seen[i + 1] = { kind = terms[i].kind, weight = terms[i].weight, norm = terms[i].norm, target = terms[i].target }
+        results[i].value = i + 10
+      end
+      return 0
+    end
+    local list = { ms.ce(0.5), ms.kd(t, 0.25) }
+    local results = ms.kd.run(call, nil, b, list, 1)
+    assert.equal(11, results[1].value)
+    assert.equal(tonumber(C.MS_TERM_CE), seen[1].kind)
+    assert.equal(nil, seen[1].target ~= nil or nil)
+    assert.equal(0.25, seen[2].weight)
+    assert.equal(0, seen[2].norm)
+    assert.is_true(seen[2].target == t.p)
+
+    -- in a step: the step's norms, and it hears what the terms gave
+    local ledger, heard = require 'moonstill.ledger', 0
+    ledger.bind(b, { norm = function(_, on) return on == 'all' and 7 or 3 end,
+      record = function() heard = heard + 1 end })
+    list[1].weight = 0.125
+    ms.kd.run(call, nil, b, list, 1)
+    assert.equal(3, seen[2].norm)
+    assert.equal(0.125, seen[1].weight)
+    assert.equal(0, heard) -- only learning counts
+    refused('term 2 is a table, not made by', ms.kd.run, call, nil, b, { ms.ce(1), {} }, 1)
+    t:free()
+    refused('target: used after free', ms.kd.run, call, nil, b, list, 1)
+    b:free()
+  end)
+end)
+
+describe('target', function()
+  it('describes and reads itself', function()
+    local t = target { temperature = 1, teacher_temperature = 2, on = 'all' }
+    assert.same({ kind = 'topk', rows = 1, vocab = 5, on = 'all', temperature = 1, teacher_temperature = 2, bytes = 20,
+      k = 2 }, t:info())
+    assert.equal(1, t:rows())
+    local ids = t:read()
+    assert.same({ { 3, 1 } }, ids)
+    t:free()
+    refused('used after free', t.rows, t)
+    local l = ms.target.logits({ { 1, 2, 3 }, { 0, 0, 0 } }, { temperature = 2 })
+    assert.same({ kind = 'logits', rows = 2, vocab = 3, on = 'response', temperature = 2, teacher_temperature = 1,
+      bytes = 24 }, l:info())
+    refused('a logits target has no top%-k to read', l.read, l)
+    l:free()
+  end)
+
+  it('hidden: says its width, and keeps the head alive', function()
+    local h = heads.target({ { 1, 2, 3 } }, { kind = 'hidden', bf16 = true, on = 'all' }) -- its tensors are freed
+    local t = ms.target.wrap(ffi.gc(h, nil))
+    assert.same({ kind = 'hidden', rows = 1, vocab = 3, on = 'all', temperature = 1, teacher_temperature = 1,
+      bytes = 2, width = 1, dtype = 'bf16' }, t:info())
+    local got = heads.run({ { 1, 2, 3 } }, { { objective = 'forward_kl', on = 'all', target = t.p } }, {})
+    assert.equal(0, got[1].value)
+    t:free()
+  end)
+
+  it('refuses rows of unequal lengths', function()
+    refused('row 2 has 1 values, the first one 2', ms.target.topk, { { 1, 2 }, { 1 } },
+      { { -1, -1 }, { -1 } }, { -1, -1 }, { vocab = 5 })
+    refused('2 rows of ids, 1 of log_p', ms.target.topk, { { 1 }, { 1 } }, { { -1 } }, { -1, -1 }, { vocab = 5 })
+    refused("no option 'vocabs'; did you mean 'vocab'", ms.target.logits, { { 1 } }, { vocabs = 1 })
+  end)
+end)
