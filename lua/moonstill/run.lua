@@ -435,7 +435,6 @@ function M.open(cfg, options)
   open_schedules(run, options.schedules)
   run.state.total = count_steps(run)
   run.optimizer = optimizer.new(run.student, cfg.optim)
-  check(C.ms_dir_make(run.checkpoints))
   local _, rest = list_checkpoints(run.checkpoints)
   for _, name in ipairs(rest) do check(C.ms_dir_remove(run.checkpoints .. '/' .. name)) end
   resume(run)

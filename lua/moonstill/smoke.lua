@@ -43,8 +43,9 @@ local function make(folder, names)
   toy.write(folder .. '/train.jsonl', problems)
   toy.write(folder .. '/valid.jsonl', toy.problems('valid', 40))
   return { student = folder .. '/student', output = folder .. '/result', resume = false,
-    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl' }, max_steps = 12,
-    batch = { tokens = 2048, micro_tokens = 1024 }, optim = { lr = 3e-3 }, validate = 6 }
+    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl' }, epochs = 2,
+    max_steps = 12, batch = { tokens = 2048, micro_tokens = 1024 }, optim = { lr = 3e-3 },
+    validate = 6 }
 end
 
 --- Makes a student and its data, and returns a configuration of recipes/sft.lua for them.

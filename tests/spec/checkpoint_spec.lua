@@ -57,10 +57,12 @@ local function damage(path)
   tools.write(path, text:sub(1, at - 1) .. string.char(bit.bxor(text:byte(at), 1)) .. text:sub(at + 1))
 end
 
+local environment = 'LUA_PATH=' .. tools.quote(package.path)
+
 -- In a process of its own, whose warnings are caught.
 local function find(folder)
   local code = ("print(require 'moonstill'.optimizer.find %q)"):format(folder)
-  local status, out, err = tools.run('luajit -e ' .. tools.quote(code))
+  local status, out, err = tools.run(environment .. ' luajit -e ' .. tools.quote(code))
   assert.equal(0, status, err)
   return (out:gsub('\n$', '')), err
 end
@@ -179,8 +181,8 @@ describe('checkpoints', function()
           print(ok, why)
         end]]):format(folder .. '/')
       for _, limit in ipairs { 1, 4 } do -- kilobytes: in the weights, in the moments
-        local status, out, err = tools.run(("trap '' XFSZ; ulimit -f %d; luajit -e %s")
-          :format(limit, tools.quote(code)))
+        local status, out, err = tools.run(("trap '' XFSZ; ulimit -f %d; %s luajit -e %s")
+          :format(limit, environment, tools.quote(code)))
         assert.equal(0, status, err)
         assert.falsy(out:find('true', 1, true), out)
         assert.truthy(out:find('File too large', 1, true), out)

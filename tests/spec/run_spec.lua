@@ -5,9 +5,12 @@ local json = require 'moonstill.json'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 
--- Runs tests/run_recipe.lua; idle threads do not spin, since the machine may be busy.
+-- Of processes: modules as here; idle threads do not spin, since the machine may be busy.
+local environment = 'OMP_WAIT_POLICY=passive LUA_PATH=' .. tools.quote(package.path)
+
+-- Runs tests/run_recipe.lua.
 local function start(threads, ...)
-  local words = { ('OMP_WAIT_POLICY=passive OMP_NUM_THREADS=%d luajit tests/run_recipe.lua'):format(threads) }
+  local words = { ('%s OMP_NUM_THREADS=%d luajit tests/run_recipe.lua'):format(environment, threads) }
   for i = 1, select('#', ...) do words[i + 1] = tools.quote((select(i, ...))) end
   return tools.run(table.concat(words, ' '))
 end
@@ -98,8 +101,8 @@ describe('a run', function()
   it('survives kills at any moment', function()
     local out = folder .. '/random'
     for i = 1, 4 do
-      tools.run(('timeout -s KILL 0.%d luajit tests/run_recipe.lua output=%s slow=10 checkpoint.every=1')
-        :format(1 + 2 * i % 7, out))
+      tools.run(('%s timeout -s KILL 0.%d luajit tests/run_recipe.lua output=%s slow=10 checkpoint.every=1')
+        :format(environment, 1 + 2 * i % 7, out))
       -- what a kill inside a write leaves
       for _, name in ipairs { '99.77.tmp', '99.77.tmp.77.tmp', '01.0.old' } do
         tools.run(('mkdir -p %s/checkpoints/step-000000%s'):format(out, name))
@@ -126,8 +129,8 @@ describe('a run', function()
     local program = tools.program()
     if not tools.exists(program) then pending('no ' .. program) return end
     local out = folder .. '/interrupted130'
-    local status, _, err = tools.run(('%s tests/run_recipe.lua output=%s interrupt_at=2')
-      :format(program, out))
+    local status, _, err = tools.run(('%s %s tests/run_recipe.lua output=%s interrupt_at=2')
+      :format(environment, program, out))
     assert.equal(130, status, err)
   end)
 
