@@ -9,6 +9,7 @@ ignore = {
 }
 
 -- tables of cases and the texts of long messages
+files['tests/fuzz'] = { max_line_length = 120 }
 files['tests/spec'] = { std = '+busted', globals = { 'ms' }, max_line_length = 120 }
 files['tests/handler.lua'] = { std = '+busted' }
 -- the command line and the prompt hand these to the user

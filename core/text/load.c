@@ -113,9 +113,9 @@ static ms_status load_merges(ms_tokenizer *tok, const json_t *merges) {
     MS_TRY(ms_bpe_add_pair(&tok->bpe, a, na, b, nb, (int32_t)i, &known));
     if (!known)
       return MS_FAIL(MS_EIO,
-                     "%s: model.merges[%zu]: \"%.40s\" and \"%.40s\", or what they make, "
-                     "are not in the vocabulary",
-                     tok->path, i, a, b);
+                     "%s: model.merges[%zu]: \"%.*s\" and \"%.*s\", or what they make, are not in "
+                     "the vocabulary",
+                     tok->path, i, (int)(na < 40 ? na : 40), a, (int)(nb < 40 ? nb : 40), b);
   }
   return MS_OK;
 }

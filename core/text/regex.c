@@ -265,7 +265,8 @@ static ms_status compile(ms_regex *re, const char *where, const ms_buf *pattern)
   if (!context) return MS_FAIL(MS_ENOMEM, "%s: no memory for a regular expression", where);
   if (!re->code) {
     pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
-    return MS_FAIL(MS_EUNSUPPORTED, "%s: regular expression: %s", where, text);
+    ms_status st = code == PCRE2_ERROR_HEAP_FAILED ? MS_ENOMEM : MS_EUNSUPPORTED;
+    return MS_FAIL(st, "%s: regular expression: %s", where, text);
   }
   re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0; /* slower without, not wrong */
   return MS_OK;

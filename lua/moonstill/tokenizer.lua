@@ -199,8 +199,8 @@ local decoder_handle = ffi.metatype('struct { ms_decoder *p; }', {
   __tostring = function(self) return self.p == nil and 'decoder (freed)' or 'decoder' end,
 })
 
---- A decoder that takes ids one by one, as they are generated. All it returns, put together, is what
---- `decode` gives.
+--- A decoder that takes ids one by one, as they are generated. All it returns, put together, is
+--- what `decode` gives.
 --- @param options? { skip_special?: boolean }
 --- @return ms_decoder
 function methods:decoder(options)

@@ -1,10 +1,11 @@
 --- How fast texts become ids: MB/s of one core (processor time, so that other work on the machine
 --- does not count), for the tokenizers and texts beside the repository.
 ---
----   MS_LIB=build/libmoonstill.so LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit tests/bench/tokenizer.lua
+---   MS_LIB=build/libmoonstill.so LUA_PATH='lua/?.lua;lua/?/init.lua;;' \
+---     luajit tests/bench/tokenizer.lua
 ---
 --- PYTHON names an interpreter that has the `tokenizers` package: it encodes the same lines in turn
---- with us, and the ratio is the median of the pairs. Nothing is asserted but that ids agree in number.
+--- with us, and the ratio is the median of the pairs. Ids must agree in number, nothing more.
 local ms = require 'moonstill'
 
 local DATA = '../shared/data/'
@@ -86,7 +87,8 @@ local function measure(name, path)
   start = os.clock()
   tok:encode(text)
   local whole = #text / (os.clock() - start) / 1e6
-  print(('%-30s %-14s opened in %3.0f ms  %6.1f MB/s by lines  %6.1f MB/s as one text%s'):format(name,
+  local form = '%-30s %-14s opened in %3.0f ms  %6.1f MB/s by lines  %6.1f MB/s as one text%s'
+  print(form:format(name,
     path:match '([^/]+)/[^/]*$', opened * 1e3, median(speed), whole,
     version and ('  %.1f times tokenizers %s'):format(median(ratio), version) or ''))
   tok:free()
