@@ -202,6 +202,24 @@ VF_INLINE float vf_hmax(vf x) {
 #endif
 }
 
+/* Transposes VF_LANES vectors in place: lane j of x[i] and lane i of x[j] change places. Step s
+ * exchanges the off-diagonal blocks of size s. */
+VF_INLINE void vf_transpose(vf *x) {
+#pragma GCC unroll 4
+  for (int s = 1; s < VF_LANES; s *= 2) {
+    vi odd = (vi_index() & s) != 0, lane = vi_index();
+    vi low = (odd & (lane - s + VF_LANES)) | (~odd & lane);
+    vi high = (odd & (lane + VF_LANES)) | (~odd & (lane + s));
+#pragma GCC unroll 16
+    for (int i = 0; i < VF_LANES; i++)
+      if (!(i & s)) {
+        vf a = x[i], b = x[i + s];
+        x[i] = __builtin_shuffle(a, b, low);
+        x[i + s] = __builtin_shuffle(a, b, high);
+      }
+  }
+}
+
 /* To nearest, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits of the fraction. */
 VF_INLINE vf vf_round(vf x) {
   vf magic = vf_set(12582912.0f);

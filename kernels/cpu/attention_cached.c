@@ -1,0 +1,68 @@
+/* attention_cached.c - decoding: single queries against a cache of keys and values. */
+#include <math.h>
+
+#include "cpu.h"
+#include "simd.h"
+
+enum { KEYS = 64, MAX_DIM = 256 };
+
+static inline float dot(const float *a, const float *b, int32_t n) {
+  vf sum = {};
+  int32_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
+  if (i < n) sum = vf_fma(vf_load_n(a + i, n - i), vf_load_n(b + i, n - i), sum);
+  return vf_sum(sum);
+}
+
+static inline void add_scaled(float *y, float a, const float *x, int32_t n) {
+  int32_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES)
+    vf_store(y + i, vf_fma(vf_set(a), vf_load(x + i), vf_load(y + i)));
+  if (i < n)
+    vf_store_n(y + i, vf_fma(vf_set(a), vf_load_n(x + i, n - i), vf_load_n(y + i, n - i)), n - i);
+}
+
+/* One query row over `n` keys, `stride` apart; returns the log-sum-exp. */
+static float one_row(float *y, const float *q, const float *k, const float *v, int64_t n,
+                     int64_t stride, int32_t dim, float scale) {
+  float sum[MAX_DIM] = {0}, p[KEYS], top = -INFINITY, total = 0;
+  for (int64_t j0 = 0; j0 < n; j0 += KEYS) {
+    int m = (int)(n - j0 < KEYS ? n - j0 : KEYS);
+    float block_top = top;
+    for (int j = 0; j < m; j++) {
+      p[j] = scale * dot(q, k + (j0 + j) * stride, dim);
+      if (p[j] > block_top) block_top = p[j];
+    }
+    float shrink = expf(top - block_top);
+    for (int32_t c = 0; c < dim; c++) sum[c] *= shrink;
+    total *= shrink;
+    top = block_top;
+    for (int j = 0; j < m; j += VF_LANES) {
+      int c = m - j < VF_LANES ? m - j : VF_LANES;
+      vf_store_n(p + j, vf_exp(vf_load_n(p + j, c) - top), c);
+    }
+    for (int j = 0; j < m; j++) {
+      total += p[j];
+      add_scaled(sum, p[j], v + (j0 + j) * stride, dim);
+    }
+  }
+  for (int32_t c = 0; c < dim; c++) y[c] = sum[c] / total;
+  return top + logf(total);
+}
+
+ms_status MS_KERNEL(attention_cached)(ms_stream *s, float *y, const float *q, const float *k,
+                                      const float *v, const int32_t *slot, const int32_t *first,
+                                      const int32_t *length, int64_t rows, int64_t capacity,
+                                      int32_t heads, int32_t kv_heads, int32_t head_dim,
+                                      float scale) {
+  int32_t group = heads / kv_heads;
+  int64_t stride = (int64_t)kv_heads * head_dim;
+#pragma omp parallel for schedule(dynamic) collapse(2)
+  for (int64_t r = 0; r < rows; r++)
+    for (int32_t h = 0; h < heads; h++) {
+      int64_t key = (slot[r] * capacity + first[r]) * stride + (h / group) * head_dim;
+      int64_t at = (r * heads + h) * head_dim;
+      one_row(y + at, q + at, k + key, v + key, length[r], stride, head_dim, scale);
+    }
+  return MS_OK;
+}
