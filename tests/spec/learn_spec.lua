@@ -243,6 +243,17 @@ describe('evaluating', function()
     end)
   end
 
+  it('grows with the batches: tables of positions, activations', function()
+    local config = { max_position_embeddings = 1024 }
+    local grown, fresh = create(config), create(config)
+    local short, long = ms.batch { models.ids(3, 1, VOCAB) }, ms.batch { models.ids(700, 2, VOCAB) }
+    local first = grown:logits(short)
+    local want, n = fresh:logits(long), 700 * VOCAB
+    assert.is_true(models.same_bits(grown:logits(long), want, n))
+    assert.is_true(models.same_bits(grown:logits(short), first, 3 * VOCAB)) -- and does not shrink
+    for _, x in ipairs { short, long, grown, fresh } do x:free() end
+  end)
+
   it('keeps no activations; recomputation keeps few', function()
     local bytes = {}
     local segment = models.segment(512, 1, VOCAB)
