@@ -30,6 +30,7 @@ return function(options)
     local order, count = {}, {}
     for _, skipped in ipairs(handler.pendings) do
       local why = type(skipped.message) == 'string' and skipped.message or 'no reason given'
+      why = why:gsub('^%S*busted:%d+: ', '') -- where Busted itself stood
       if not count[why] then order[#order + 1] = why end
       count[why] = (count[why] or 0) + 1
     end
