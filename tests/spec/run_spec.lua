@@ -223,12 +223,16 @@ local function first_step(micro_tokens, own)
     batch = { tokens = 400, micro_tokens = micro_tokens }, kd = { target = 'logits', temperature = 2 } }
   local run = ms.run.open(cfg, { student = student, data = recipe.data(60), quiet = true })
   for step in run:steps() do -- luacheck: ignore 512 (only the first)
-    local batches = 0
+    local batches, expected = 0, 0
     for batch in step:micro_batches() do
       local target = teacher:targets(batch, cfg.kd)
-      student:learn(batch, { ms.ce(0.4), ms.kd(target, 0.5, cfg.kd), ms.ce(0.1, { on = 'all' }) })
+      local terms = { ms.ce(0.4), ms.kd(target, 0.5, cfg.kd), ms.ce(0.1, { on = 'all' }) }
+      local results = student:learn(batch, terms)
       target:free()
-      batches = batches + 1
+      batches, expected = batches + 1, 0
+      for i, term in ipairs(terms) do
+        expected = expected + term.weight * (results[i - 1].value / results[i - 1].weight)
+      end
     end
     local gradients = {}
     for name, weight, gradient in student:parameters() do
@@ -240,6 +244,7 @@ local function first_step(micro_tokens, own)
     step:update()
     local loss = step.loss
     run:close()
+    if batches == 1 then tools.close({ loss }, { expected }, 'f64', 4) end
     return loss, gradients, batches
   end
 end
