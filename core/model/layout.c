@@ -318,15 +318,17 @@ ms_status ms_model_info(const ms_model *m, char **json) {
   int64_t count = 0;
   *json = NULL;
   for (int32_t i = 0; i < m->parameters; i++) count += m->parameter[i].count;
+  json_t *path = m->path ? json_string(m->path) : NULL;
+  if (!path) path = json_null(); /* none, or one that is not UTF-8 and cannot be said in JSON */
   json_t *info = json_pack(
-      "{s:s, s:I, s:i, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b, s:I, s:s?, s:b, s:{s:I, s:I, s:I}}",
+      "{s:s, s:I, s:i, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b, s:I, s:o, s:b, s:{s:I, s:I, s:I}}",
       "family", c->family->type, "parameters", (json_int_t)count, "layers", c->layers, "width",
       (json_int_t)c->width, "inner", (json_int_t)c->inner, "vocab", (json_int_t)c->vocab, "heads",
       c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "dtype", ms_dtype_name(m->dtype),
-      "tied", c->tied, "context", (json_int_t)c->context, "path", m->path, "train", m->train,
-      "memory", "weights", (json_int_t)m->weight_bytes, "gradients", (json_int_t)m->gradient_bytes,
+      "tied", c->tied, "context", (json_int_t)c->context, "path", path, "train", m->train, "memory",
+      "weights", (json_int_t)m->weight_bytes, "gradients", (json_int_t)m->gradient_bytes,
       "activations", (json_int_t)ms_activations_bytes(m->act));
-  if (!info) return MS_FAIL(MS_ENOMEM, "model info: no memory, or the path is not UTF-8");
+  if (!info) return MS_FAIL(MS_ENOMEM, "model info: no memory");
   ms_status st = ms_json_text(info, 0, json);
   json_decref(info);
   return st;

@@ -16,16 +16,16 @@ typedef struct ms_config {
   const struct ms_family *family; /* names and flags, in family.c */
   int32_t layers, heads, kv_heads, head_dim;
   int64_t width, inner, vocab, context; /* hidden_size, intermediate_size, .., positions */
-  int32_t *window;   /* [layers]: sliding window of each layer, 0 for none */
-  int32_t rotary;    /* leading dimensions of a head that rotate */
-  double *inv_freq;  /* [rotary / 2], rope scaling applied */
-  double rope_scale; /* multiplies cosine and sine; 1 but for some scalings */
-  float eps;         /* of every rmsnorm */
-  double init_std;   /* initializer_range */
-  int tied;          /* the head is the embedding */
+  int32_t *window;                      /* [layers]: sliding window of each layer, 0 for none */
+  int32_t rotary;                       /* leading dimensions of a head that rotate */
+  double *inv_freq;                     /* [rotary / 2], rope scaling applied */
+  double rope_scale;                    /* multiplies cosine and sine; 1 but for some scalings */
+  float eps;                            /* of every rmsnorm */
+  double init_std;                      /* initializer_range */
+  int tied;                             /* the head is the embedding */
   int qkv_bias, o_bias, mlp_bias, qk_norm;
-  int dtype;         /* as config.json says: MS_F32, MS_BF16, MS_F16 */
-  json_t *json;      /* the file as read, to be written again */
+  int dtype;    /* as config.json says: MS_F32, MS_BF16, MS_F16 */
+  json_t *json; /* the file as read, to be written again */
 } ms_config;
 
 /* One tensor as Hugging Face names it. Tied weights are one parameter. */
@@ -34,9 +34,9 @@ typedef struct ms_parameter {
   int rank;         /* 1 or 2 */
   int64_t shape[2]; /* [out, in], or [n] */
   int64_t count;
-  void *w;          /* in the model's dtype, on the device, inside the weight arena */
-  float *g;         /* its gradient, inside the gradient arena; NULL when frozen */
-  int decay;        /* 0 for norms and biases */
+  void *w;   /* in the model's dtype, on the device, inside the weight arena */
+  float *g;  /* its gradient, inside the gradient arena; NULL when frozen */
+  int decay; /* 0 for norms and biases */
 } ms_parameter;
 
 /* A matrix or vector as the decoder uses it: a parameter or a run of rows of a fused one. */
@@ -57,7 +57,7 @@ struct ms_model {
   int dtype; /* of the weights: MS_F32 or MS_BF16 */
   int train, recompute;
   int64_t head_bytes;
-  char *path;     /* the folder it came from; NULL for none */
+  char *path;       /* the folder it came from; NULL for none */
   _Atomic int refs; /* the handle; targets, optimisers and generators that use it */
   int32_t parameters;
   ms_parameter *parameter;

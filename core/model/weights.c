@@ -101,22 +101,25 @@ static ms_status open_index(source *s, const char *index) {
 /* One file, or an index and its shards; with both, the one file, as transformers does. */
 static ms_status open_files(source *s) {
   static const char one[] = "model.safetensors";
-  char *path = NULL, *index = NULL;
+  char *path = NULL, *index = NULL, *pickle = NULL;
   void *p;
   ms_status st;
   MS_TRY(ms_alloc(MAX_SHARDS * sizeof *s->file, "files of weights", &p));
   s->file = p;
   MS_TRY_OR(end, ms_text_format(&path, "%s/%s", s->folder, one));
   MS_TRY_OR(end, ms_text_format(&index, "%s/%s.index.json", s->folder, one));
+  MS_TRY_OR(end, ms_text_format(&pickle, "%s/pytorch_model.bin", s->folder));
   if (ms_path_kind(path))
     st = add_file(s, one);
   else if (ms_path_kind(index))
     st = open_index(s, index);
   else
-    st = MS_FAIL(MS_EIO, "%s: neither %s nor %s.index.json is there", s->folder, one, one);
+    st = MS_FAIL(MS_EIO, "%s: neither %s nor %s.index.json is there%s", s->folder, one, one,
+                 ms_path_kind(pickle) ? "; pytorch_model.bin is not read: convert it" : "");
 end:
   ms_text_free(path);
   ms_text_free(index);
+  ms_text_free(pickle);
   return st;
 }
 

@@ -3,6 +3,7 @@
 local C = require 'moonstill.C'
 local json = require 'moonstill.json'
 local folders = require 'tests.folders'
+local fuzz = require 'tests.fuzz.models'
 local tools = require 'tests.tools'
 
 local place = tools.folder()
@@ -176,32 +177,35 @@ describe('config.json', function()
     end)
   end
 
-  it('that is mutated never crashes and leaves nothing behind', function()
-    -- the weights stay: a config that makes a larger model is refused before memory is taken
-    local texts = { json.encode(folders.tiny { rope_theta = 1e4, head_dim = 2, hidden_act = 'silu' }),
-      json.encode(folders.tiny { model_type = 'qwen2', use_sliding_window = true, sliding_window = 3,
-        max_window_layers = 0, layer_types = json.array { 'sliding_attention' } }),
-      json.encode(folders.tiny { rope_parameters = { rope_type = 'llama3', factor = 8,
-        low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 } }),
-      json.encode(folders.tiny { model_type = 'phi3', partial_rotary_factor = 0.5 }) }
-    local rounds = 3000
-    local pick = tools.integers(rounds * 4, 11, 2 ^ 20)
-    local bytes = '\0\255"{}[]:,-0195eE.\\untf \127'
-    folders.folder('', folders.tiny_tensors(), place)
-    collectgarbage()
-    local live, refused = C.ms_test_live(), 0
-    for i = 0, rounds - 1 do
-      local text = texts[1 + i % #texts]
-      local at = 1 + pick[4 * i] % #text
-      local k = 1 + pick[4 * i + 1] % #bytes
-      local how = pick[4 * i + 2] % 3 -- replace, insert, cut
-      local cut = how == 2 and 1 + pick[4 * i + 3] % 20 or how == 1 and 0 or 1
-      local new = how == 2 and '' or bytes:sub(k, k)
-      folders.replace(place .. '/config.json', text:sub(1, at - 1) .. new .. text:sub(at + cut))
-      local m = folders.open(place)
-      if m then folders.free(m) else refused = refused + 1 end
-    end
-    assert.are.equal(tonumber(live), tonumber(C.ms_test_live()))
-    assert(refused > 0.5 * rounds, refused .. ' refused')
+  -- Model types, names of checkpoints and the keys that they have beside the usual ones. There are no
+  -- weights: what is read stops there.
+  for name, keys in pairs {
+    ['Llama-3.2-1B'] = { rope_theta = 500000.0, head_dim = 64, rope_scaling = { factor = 32.0,
+      high_freq_factor = 4.0, low_freq_factor = 1.0, original_max_position_embeddings = 8192,
+      rope_type = 'llama3' }, tie_word_embeddings = true, mlp_bias = false, attention_bias = false,
+      pretraining_tp = 1, eos_token_id = json.array { 128001, 128008, 128009 } },
+    ['SmolLM2-135M'] = { is_llama_config = true, rope_interleaved = false, rope_scaling = json.null,
+      pretraining_tp = 1, ['transformers.js_config'] = { kv_cache_dtype = { q4f16 = 'float16' } } },
+    ['Mistral-7B-v0.3'] = { model_type = 'mistral', sliding_window = json.null, rope_theta = 1e6,
+      attention_dropout = 0.0, architectures = json.array { 'MistralForCausalLM' } },
+    ['Qwen2.5-0.5B'] = { model_type = 'qwen2', use_mrope = false, use_sliding_window = false,
+      sliding_window = 32768, max_window_layers = 24, rope_theta = 1e6, tie_word_embeddings = true },
+    ['Qwen3-0.6B'] = { model_type = 'qwen3', attention_bias = false, head_dim = 128,
+      max_window_layers = 28, rope_scaling = json.null, sliding_window = json.null,
+      use_sliding_window = false },
+    ['Phi-3-mini-4k-instruct'] = { model_type = 'phi3', attention_bias = false, embd_pdrop = 0.0,
+      resid_pdrop = 0.0, original_max_position_embeddings = 4096, sliding_window = 2047,
+      rope_scaling = json.null, auto_map = { AutoConfig = 'configuration_phi3.Phi3Config' } },
+  } do
+    it('as checkpoints have it is read: ' .. name, function()
+      local path = folders.folder(folders.tiny(keys), nil, tools.folder())
+      local _, message = folders.open(path)
+      assert(message:find('neither model.safetensors', 1, true), message)
+    end)
+  end
+
+  it('and an index that are mutated never crash and leave nothing behind', function()
+    assert(fuzz.config(3000, 11) > 1500)
+    assert(fuzz.index(1000, 12) > 800)
   end)
 end)
