@@ -7,6 +7,7 @@ moonstill distils large language models, scripted in Lua.
   moonstill RECIPE.lua [CONFIG.yaml] [key=value ...]   run a recipe; its own --help lists its keys
   moonstill                                            a Lua prompt; `help()` there
   moonstill -e CODE [ARGUMENT ...]                     run Lua code, with `ms` at hand
+  moonstill inspect FOLDER [--weights]                 what a model folder holds
   moonstill --version                                  this build and its libraries
   moonstill --help                                     this text
 
@@ -95,7 +96,16 @@ local function print_version(prompt)
   return OK
 end
 
+local function inspect()
+  local folder, option = arg[2], arg[3]
+  if not folder or folder:sub(1, 1) == '-' then return misuse 'inspect needs a model folder' end
+  if option and option ~= '--weights' then return misuse('inspect: unknown option ' .. option) end
+  require 'moonstill.inspect'.run(folder, option ~= nil)
+  return OK
+end
+
 local commands = {
+  inspect = inspect,
   ['--help'] = function()
     io.write(USAGE)
     return OK

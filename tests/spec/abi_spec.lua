@@ -48,4 +48,15 @@ describe('the ABI', function()
     assert.equal(1, status)
     assert.truthy(err:find('library and Lua modules differ', 1, true))
   end)
+
+  it('exports every function that the header declares', function()
+    local text = ffi.string(C.ms_cdef()):gsub('/%*.-%*/', ' '):gsub('%b{}', ' ')
+    local missing, count = {}, 0
+    for name in text:gmatch '(ms_[%w_]+)%s*%(' do
+      count = count + 1
+      if not pcall(function() return C[name] end) then missing[#missing + 1] = name end
+    end
+    assert.truthy(count > 80)
+    assert.same({}, missing)
+  end)
 end)

@@ -103,6 +103,21 @@ describe('the command line', function()
     local status, out = tools.run(program .. ' ' .. recipe(watched))
     assert.same({ 130, 'saved\n' }, { status, out })
   end)
+  it('inspects a model folder', function()
+    local status, out, err = moonstill('inspect', 'tests/fixtures/qwen3', '--weights')
+    assert.same({ 0, '' }, { status, err })
+    local config = tools.read 'tests/fixtures/qwen3/config.json'
+    for name, key in pairs { layers = 'num_hidden_layers', width = 'hidden_size', vocab = 'vocab_size' } do
+      local value = config:match('"' .. key .. '": (%d+)')
+      assert.truthy(out:find('\n' .. name .. ' +' .. value .. '\n'), name .. ' ' .. value)
+    end
+    has(out, 'qwen3')
+    has(out, 'model.layers.1.self_attn.q_norm.weight')
+    status, out, err = moonstill('inspect', folder)
+    assert.same({ 1, '' }, { status, out })
+    has(err, 'config.json')
+    assert.equal(2, (moonstill 'inspect'))
+  end)
   it('starts in less than 30 ms', function()
     local best = math.huge -- the best of several: the machine may be busy
     local C = require 'moonstill.C'
