@@ -8,6 +8,15 @@ Ctrl-C gives up a line, or stops what runs; Ctrl-D leaves.
   ms                    the library: ms.model, ms.kd, ms.dataset, ... are loaded when first named
   help(ms.model)        the names in a module or table
   _                     the last value printed
+
+A start:
+  m = ms.model.open "FOLDER"
+  t = ms.tokenizer.open "FOLDER"
+  ms.generate.text(m, t, "Once upon a time", { max_new = 40 })
+  s = ms.model.shrink(m, { layers = 1 })
+  b = ms.batch({ t:ids "Once upon" }, { t:ids " a time" })
+  r = s:evaluate(b, { ms.ce(), ms.kd(m:targets(b)) })
+  r[1].value / r[1].weight
 ]]
 
 local DEEP, LONG = 3, 24 -- how far tables are printed
