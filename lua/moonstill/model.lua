@@ -106,8 +106,8 @@ end
 
 --- A student from some layers of a teacher; everything else is copied.
 --- @param teacher ms_model
---- @param options table layers: a list of layers (from 0, ascending), or how many, taken evenly; and
----   what `defaults` has
+--- @param options table layers: a list of layers (from 0, ascending), or how many, taken evenly;
+---   and what `defaults` has
 --- @return ms_model
 function M.shrink(teacher, options)
   local p, given, layers = pointer(teacher, 2), {}, nil
@@ -244,8 +244,8 @@ function methods:generate(prompts, options)
   return generate.collect(generate.open(pointer(self, 2), prompts, options, 2))
 end
 
---- Generates a step at a time: `for ids in model:stream(prompts) do`, where ids[i] is the next token
---- of prompt i, or -1 once it has ended. The table is the same one in every step.
+--- Generates a step at a time: `for ids in model:stream(prompts) do`, where ids[i] is the next
+--- token of prompt i, or -1 once it has ended. The table is the same one in every step.
 --- @param prompts integer[][]
 --- @param options? table see `ms.generate.defaults`
 --- @return fun(): integer[]?

@@ -126,7 +126,9 @@ local function escape(text) return (tostring(text):gsub('[&<>"]', escapes)) end
 
 local function pen()
   local out = {}
-  local function put(text, ...) out[#out + 1] = select('#', ...) > 0 and text:format(...) or text end
+  local function put(text, ...)
+    out[#out + 1] = select('#', ...) > 0 and text:format(...) or text
+  end
   return put, out
 end
 

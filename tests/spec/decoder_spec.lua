@@ -1,6 +1,5 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local C = require 'moonstill.C'
 local json = require 'moonstill.json'
 local models = require 'tests.models'
 local read = require 'tests.reference.read'

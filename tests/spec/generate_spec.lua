@@ -1,4 +1,3 @@
-local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local models = require 'tests.models'

@@ -112,7 +112,8 @@ describe('learning', function()
       'model.embed_tokens.* model.layers.0.self_attn.* model.layers.0.input*',
       'model.embed_tokens.* model.layers.0.self_attn.?_proj.* model.layers.0.*norm*',
       'model.embed_tokens.* *norm*', 'model.embed_tokens.* *norm* *self_attn*',
-      'model.layers.* model.embed*', 'model.layers.* model.embed* model.norm.*', 'model.*', 'lm_head* model.norm* model.layers*',
+      'model.layers.* model.embed*', 'model.layers.* model.embed* model.norm.*', 'model.*',
+      'lm_head* model.norm* model.layers*',
     } do
       local some = gradients_of(kinds['biases'], { frozen = frozen })
       local left = 0
@@ -368,7 +369,8 @@ describe('a batch that a model cannot take', function()
       batch:free()
       if not ok then error(message, 0) end
     end
-    refused('token 37 at position 4 %(segment 1, 1%) .* vocabulary of 37', run, 'learn', model, { { 1, 2, 3 }, { 4, 37 } })
+    refused('token 37 at position 4 %(segment 1, 1%) .* vocabulary of 37', run, 'learn', model,
+      { { 1, 2, 3 }, { 4, 37 } })
     refused('segment 0 has 65 tokens, the model.s context 64', run, 'evaluate', model, { models.ids(65, 1, VOCAB) })
     refused('opened without train', run, 'learn', frozen, { { 1, 2 } })
     refused('on is 7', function()
