@@ -3,6 +3,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local json = require 'moonstill.json'
 local tools = require 'tests.tools'
+local small = require 'tests.tokenizers'
 
 local function same(got, want, what)
   if #got == #want then
@@ -162,49 +163,7 @@ end)
 
 -- small tokenizers made here ---------------------------------------------------------------------
 
-local null = json.null
-
--- Bytes as characters: printable Latin-1 as it is, the others from U+0100 on.
-local function utf8_char(c)
-  if c < 0x80 then return string.char(c) end
-  return string.char(0xC0 + math.floor(c / 64), 0x80 + c % 64)
-end
-local byte_char, added_chars = {}, 0
-for b = 0, 255 do
-  local plain = (b >= 0x21 and b <= 0x7E) or (b >= 0xA1 and b ~= 0xAD)
-  byte_char[b] = utf8_char(plain and b or 0x100 + added_chars)
-  if not plain then added_chars = added_chars + 1 end
-end
-
-local function added(id, content, flags)
-  local t = { id = id, content = content, special = true, normalized = false, single_word = false,
-    lstrip = false, rstrip = false }
-  for key, value in pairs(flags or {}) do t[key] = value end
-  return t
-end
-
--- A byte-level tokenizer whose ids are the bytes, then one for each merge, then the added tokens.
-local function byte_level(change)
-  local vocab, spec = {}, change or {}
-  for b = 0, 255 do vocab[byte_char[b]] = b end
-  local next_id = 256
-  for _, pair in ipairs(spec.merges or {}) do
-    vocab[pair[1] .. pair[2]] = next_id
-    next_id = next_id + 1
-  end
-  return {
-    version = '1.0', truncation = null, padding = null,
-    added_tokens = json.array(spec.added), normalizer = spec.normalizer or null,
-    pre_tokenizer = spec.pre_tokenizer or { type = 'ByteLevel', add_prefix_space = false,
-      trim_offsets = true, use_regex = spec.use_regex == true },
-    post_processor = spec.post_processor or null,
-    decoder = spec.decoder or { type = 'ByteLevel', add_prefix_space = false, trim_offsets = true,
-      use_regex = true },
-    model = { type = 'BPE', dropout = null, unk_token = null, continuing_subword_prefix = null,
-      end_of_word_suffix = null, fuse_unk = false, byte_fallback = false,
-      ignore_merges = spec.ignore_merges == true, vocab = vocab, merges = json.array(spec.merges) },
-  }
-end
+local null, added, byte_level, template = json.null, small.added, small.byte_level, small.template
 
 local folder = tools.folder()
 local function write(value)
@@ -411,16 +370,7 @@ describe('tokenizer: added tokens', function()
 end)
 
 describe('tokenizer: what is put around a text', function()
-  local function template(pieces, tokens)
-    local single = json.array()
-    for i, piece in ipairs(pieces) do
-      single[i] = piece == 'A' and { Sequence = { id = 'A', type_id = 0 } }
-        or { SpecialToken = { id = piece, type_id = 0 } }
-    end
-    return { type = 'TemplateProcessing', single = single, pair = json.array(), special_tokens = tokens }
-  end
-  local tokens = { ['<s>'] = { id = '<s>', ids = { 300 }, tokens = { '<s>' } },
-    ['</s>'] = { id = '</s>', ids = { 301, 300 }, tokens = { '</s>', '<s>' } } }
+  local tokens = { ['<s>'] = 300, ['</s>'] = { 301, 300 } }
   local list = { added(300, '<s>'), added(301, '</s>') }
 
   it('comes with special = true only', function()

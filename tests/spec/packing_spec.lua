@@ -1,0 +1,90 @@
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local tools = require 'tests.tools'
+
+local function show(plan)
+  local steps = {}
+  for s, step in ipairs(plan) do
+    local micros = {}
+    for m, micro in ipairs(step) do micros[m] = table.concat(micro, ' ') end
+    steps[s] = table.concat(micros, ' | ')
+  end
+  return table.concat(steps, ' // ')
+end
+
+local function plan(lengths, tokens, micro_tokens, order)
+  if not order then
+    order = {}
+    for i = 1, #lengths do order[i] = i end
+  end
+  return ms.packing.plan(lengths, order, #order, 1, { tokens = tokens, micro_tokens = micro_tokens })
+end
+
+describe('packing', function()
+  it('cuts steps by tokens and keeps the last part', function()
+    assert.equal('1 2 // 3 // 4', show(plan({ 4, 6, 7, 5 }, 10, 10)))
+    assert.equal('1 2 3 4', show(plan({ 4, 6, 7, 5 }, 22, 22)))
+    assert.equal('4 3 // 2 1', show(plan({ 4, 6, 7, 3 }, 10, 10, { 4, 3, 2, 1 })))
+    assert.equal('', show(plan({}, 10, 10)))
+  end)
+
+  it('gives a sample that is too long a step or a micro-batch of its own', function()
+    assert.equal('1 // 2 // 3', show(plan({ 4, 30, 7 }, 10, 10)))
+    assert.equal('1 3 | 2', show(plan({ 2, 9, 3 }, 100, 5)))
+  end)
+
+  it('balances micro-batches by cost, not by number', function()
+    -- 8 and 2 + 2 + 2 + 2: equal tokens; in order they would be 8 2 and 2 2 2
+    assert.equal('1 | 2 3 4 5', show(plan({ 8, 2, 2, 2, 2 }, 100, 10)))
+    -- with costs of 9 + 81 width 1, and 4 + 16: long ones apart
+    local order = { 1, 2, 3, 4 }
+    local p = ms.packing.plan({ 9, 9, 4, 4 }, order, 4, 1, { tokens = 99, micro_tokens = 14, width = 1 })
+    assert.equal('1 3 | 2 4', show(p))
+  end)
+
+  it('weighs attention by the square of lengths', function()
+    assert.equal(3 * 10 + 9, ms.packing.cost(3, 10))
+  end)
+
+  for _, case in ipairs { { 1, 700, 2048, 512 }, { 2, 150, 300, 64 }, { 3, 2000, 8192, 2048 } } do
+    local seed, n, tokens, micro_tokens = unpack(case)
+    it(('has every sample once, within its limits, balanced: %d samples'):format(n), function()
+      local values = tools.integers(n, seed, 400)
+      local lengths, order = {}, ffi.new('int32_t[?]', n)
+      for i = 1, n do lengths[i] = values[i - 1] + 2 end
+      assert(C.ms_permutation(seed, 0, n, order) == 0)
+      for i = 0, n - 1 do order[i] = order[i] + 1 end
+      local p = ms.packing.plan(lengths, order, n, 0, { tokens = tokens, micro_tokens = micro_tokens })
+      local seen, count = {}, 0
+      for _, step in ipairs(p) do
+        local total, samples, dearest, cost = 0, 0, 0, 0
+        for _, micro in ipairs(step) do
+          local sum, c = 0, 0
+          for _, i in ipairs(micro) do
+            assert.is_nil(seen[i])
+            seen[i] = true
+            sum, c = sum + lengths[i], c + ms.packing.cost(lengths[i], 8192)
+          end
+          count, samples, total = count + #micro, samples + #micro, total + sum
+          dearest, cost = math.max(dearest, c), cost + c
+          assert.is_true(#micro == 1 or sum <= micro_tokens)
+        end
+        assert.is_true(samples == 1 or total <= tokens)
+        -- no micro-batch costs more than the mean and the dearest sample together
+        assert.is_true(dearest <= cost / #step + ms.packing.cost(402, 8192))
+      end
+      assert.equal(n, count)
+      local again = ms.packing.plan(lengths, order, n, 0, { tokens = tokens, micro_tokens = micro_tokens })
+      assert.equal(show(p), show(again))
+    end)
+  end
+
+  it('says what is missing', function()
+    for _, options in ipairs { { tokens = 5 }, { micro_tokens = 5 }, { tokens = 0, micro_tokens = 1 } } do
+      local ok, why = pcall(ms.packing.plan, { 1 }, { 1 }, 1, 1, options)
+      assert.is_false(ok)
+      assert.matches('packing: %w*_?tokens = ', why)
+    end
+  end)
+end)
