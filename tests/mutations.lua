@@ -48,9 +48,12 @@ return {
     new = 'vf_store_n(x + i, vf_fma(b, s, a * c), n);' },
   { name = 'rmsnorm without epsilon', file = 'kernels/cpu/rmsnorm.c', specs = rows,
     old = '/ (float)cols + eps);', new = '/ (float)cols + 0 * eps);' },
-  { name = 'window off by one', file = 'kernels/cpu/attention.c', specs = attention,
+  { name = 'window off by one', file = 'kernels/cpu/attention.h', specs = attention,
+    old = 'return window ? seen & (after < window) : seen;',
+    new = 'return window ? seen & (after <= window) : seen;' },
+  { name = 'a window loses its first key', file = 'kernels/cpu/attention.h', specs = attention,
     old = 'return window && t - window + 1 > start ? t - window + 1 : start;',
-    new = 'return window && t - window > start ? t - window : start;' },
+    new = 'return window && t - window + 2 > start ? t - window + 2 : start;' },
 
   -- backward ---------------------------------------------------------------------------------
   { name = 'weights of linear layers get no gradient', file = 'core/model/backward.c',
