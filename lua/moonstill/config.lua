@@ -24,8 +24,8 @@ local option = {} -- metatable of declared options
 local function declare(fields) return setmetatable(fields, option) end
 
 --- A key with a default and a meaning. `kind` is that of the default unless given; alternatives are
---- separated by `|`: path, string, number, integer, boolean, list, table; any other word stands for
---- itself ("auto|false|number").
+--- separated by `|`: path, paths (one or a list), string, number, integer, boolean, list, table;
+--- any other word stands for itself ("auto|false|number").
 --- @param default any
 --- @param meaning? string
 --- @param kind? string
@@ -71,7 +71,10 @@ local meanings = {
   student = 'model folder to train', teacher = 'model folder to learn from',
   output = 'folder for the result, checkpoints and metrics',
   epochs = 'passes over the training data; fractions are fine',
-  ['data.train'] = 'training samples (JSONL)', ['data.valid'] = 'validation samples (JSONL)',
+  ['data.train'] = 'training samples: .jsonl, .json or .txt files',
+  ['data.valid'] = 'validation samples', ['data.on_error'] = 'what happens at a bad row',
+  ['data.prompt_key'] = 'column of the prompts', ['data.answer_key'] = 'column of the answers',
+  ['data.text_key'] = 'column of plain texts',
   ['data.max_tokens'] = 'longest sample', ['data.over_long'] = 'what happens to longer ones',
   ['batch.tokens'] = 'tokens of an optimiser step',
   ['batch.micro_tokens'] = 'tokens of one forward and backward pass',
@@ -123,8 +126,17 @@ end
 
 -- values and kinds -------------------------------------------------------------------------------
 
+local function is_path(v) return type(v) == 'string' and v ~= '' end
+
 local is_kind = {
-  path = function(v) return type(v) == 'string' and v ~= '' end,
+  path = is_path,
+  paths = function(v)
+    if not json.is_array(v) then return is_path(v) end
+    for _, one in ipairs(v) do
+      if not is_path(one) then return false end
+    end
+    return #v > 0
+  end,
   string = function(v) return type(v) == 'string' end,
   number = function(v) return type(v) == 'number' and v == v and math.abs(v) < math.huge end,
   integer = function(v) return type(v) == 'number' and v % 1 == 0 and math.abs(v) <= 2 ^ 53 end,
@@ -228,7 +240,10 @@ local function assign(state, key, value, source, raw)
     return
   end
   local kind = kind_of(spec, value)
-  if not kind and raw and kind_of(spec, raw) then kind, value = kind_of(spec, raw), raw end
+  if not kind and raw then -- "a: b" and "12" are texts too; a path is not a list that went wrong
+    local text = kind_of(spec, raw)
+    if text and (text == 'string' or type(value) ~= 'table') then kind, value = text, raw end
+  end
   if not kind then
     local words = {}
     for i, v in ipairs(spec.values or {}) do words[i] = tostring(v) end
@@ -293,9 +308,13 @@ local function check_complete(state)
       refuse("'%s' must be given (%s): %s=…%s", key, kind_text(spec), key,
         entry.meaning ~= '' and '  # ' .. entry.meaning or '')
     end
-    if value ~= nil and kind_of(spec, value) == 'path' and state.source[key]
-        and C.ms_path_kind(value) == 0 then
-      refuse("%s: '%s': no file or folder %s", state.source[key], key, value)
+    local kind = value ~= nil and kind_of(spec, value)
+    if state.source[key] and (kind == 'path' or kind == 'paths') then
+      for _, path in ipairs(type(value) == 'table' and value or { value }) do
+        if C.ms_path_kind(path) == 0 then
+          refuse("%s: '%s': no file or folder %s", state.source[key], key, path)
+        end
+      end
     end
   end
 end

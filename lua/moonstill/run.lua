@@ -478,11 +478,15 @@ end
 --- teacher the divergence from it.
 --- @param options table data: the set, without which nothing happens; teacher; kd: what to measure,
 ---   as for `ms.kd`, by default forward KL at T = 1 over all shared ids, of which there are `vocab`
----   (by default those that both models have)
+---   (by default those that both models have). Asked again in the same step it does nothing new.
 --- @return table? { loss, agree, kl?, kl_agree? }
 function methods:validate(options)
   local data = options.data
   if not data then return nil end
+  local last = self.last_validation
+  if last and last.step == self.state.step and last.data == data and last.kd == options.kd then
+    return last.result
+  end
   local sums, measure = tally.new(), measure_of(self, options)
   for _, step in ipairs(validation_plan(self, data)) do
     for _, samples in ipairs(step) do
@@ -495,6 +499,7 @@ function methods:validate(options)
   local ce, kl = sums:mean(1), sums:mean(2)
   local result = { loss = ce.value, agree = ce.agree }
   if kl then result.kl, result.kl_agree = kl.value, kl.agree end
+  self.last_validation = { step = self.state.step, data = data, kd = options.kd, result = result }
   self.state.validation = result.loss == result.loss and result or nil
   self.metrics:write { step = self.state.step, kind = 'validation', loss = metrics.number(ce.value),
     terms = sums:entry() }

@@ -1,10 +1,14 @@
---- What the recipes' --smoke sizes run on: two tiny random models with their tokenizer, and some
---- worked problems. Everything is made on the spot, in a second or two.
+--- What the recipes' --smoke sizes run on: tiny models with their tokenizer, and some
+--- worked problems. Everything is made on the spot, in a few seconds.
 
 local C = require 'moonstill.C'
 local bpe = require 'moonstill.bpe'
+local chat = require 'moonstill.chat'
 local check = require 'moonstill.check'
+local dataset = require 'moonstill.dataset'
+local kd = require 'moonstill.kd'
 local model = require 'moonstill.model'
+local runs = require 'moonstill.run'
 local toy = require 'moonstill.toy'
 
 local M = {}
@@ -33,33 +37,49 @@ end
 
 local FOLDER = 'out/smoke'
 
-local function make(folder, names)
+-- Tokenizer, data and a random student; returns a configuration of recipes/sft.lua.
+local function make(folder)
   check(C.ms_dir_make(folder))
   local problems = toy.problems('train', 300)
   local vocabulary = bpe.learn(toy.texts(problems), 512)
-  for i, name in ipairs(names) do
-    make_model(folder .. '/' .. name, vocabulary, 32 * i, i, i)
-  end
+  make_model(folder .. '/student', vocabulary, 32, 1, 1)
   toy.write(folder .. '/train.jsonl', problems)
   toy.write(folder .. '/valid.jsonl', toy.problems('valid', 40))
   return { student = folder .. '/student', output = folder .. '/result', resume = false,
-    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl' }, epochs = 2,
-    max_steps = 12, batch = { tokens = 2048, micro_tokens = 1024 }, optim = { lr = 3e-3 },
-    validate = 6 }
+    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl' }, epochs = 3,
+    batch = { tokens = 2048, micro_tokens = 1024 }, optim = { lr = 3e-3 }, validate = 6 },
+    vocabulary
+end
+
+-- A teacher that knows a little: a larger model after a few passes over the same data.
+local function train_teacher(path, values, vocabulary)
+  make_model(path, vocabulary, 64, 2, 2)
+  local teacher = model.open(path, { train = true })
+  local run = runs.open({ output = path, epochs = 6, resume = false, seed = 1,
+    batch = values.batch, optim = { lr = 3e-3, clip = 1 } }, { student = teacher, quiet = true,
+    data = dataset.open(values.data.train, chat.open(path), { quiet = true }) })
+  local terms = { kd.ce(1) }
+  for step in run:steps() do
+    for batch in step:micro_batches() do teacher:learn(batch, terms) end
+    step:update()
+  end
+  run:finish()
+  teacher:free()
 end
 
 --- Makes a student and its data, and returns a configuration of recipes/sft.lua for them.
 --- @param folder? string default 'out/smoke'
 --- @return table
-function M.sft(folder) return make(folder or FOLDER, { 'student' }) end
+function M.sft(folder) return (make(folder or FOLDER)) end
 
 --- The same with a teacher, for recipes/distill.lua.
 --- @param folder? string
 --- @return table
 function M.distill(folder)
   folder = folder or FOLDER
-  local values = make(folder, { 'student', 'teacher' })
+  local values, vocabulary = make(folder)
   values.teacher = folder .. '/teacher'
+  train_teacher(values.teacher, values, vocabulary)
   return values
 end
 

@@ -11,6 +11,7 @@ local function schema()
     output = 'out', epochs = 1, flag = false, rows = ms.option({ 1 }, 'a list', 'list'),
     kd = { objective = ms.one_of({ 'forward_kl', 'reverse_kl' }), temperature = 1,
       t_scale = ms.option('auto', 'scale', 'auto|false|number') },
+    many = ms.optional 'paths',
     batch = { tokens = ms.option(8192, 'n', 'integer') }, name = ms.optional 'string',
   }
 end
@@ -51,6 +52,14 @@ describe('ms.config', function()
     for _, s in ipairs { '12', 'true', '*x', 'a: b', '"q', 'x=y', '' } do
       assert.equal(s, read('student=' .. here, 'name=' .. s).name)
     end
+  end)
+
+  it('takes one path or several', function()
+    assert.equal(here, read('student=' .. here, 'many=' .. here).many)
+    assert.same({ here, folder }, read('student=' .. here, ('many=[%s, %s]'):format(here, folder)).many)
+    fails('no file or folder /absent', 'student=' .. here, ('many=[%s, /absent]'):format(here))
+    fails("'many' must be paths", 'many=[]')
+    fails("'many' must be paths", 'many=[1]')
   end)
 
   it('names unknown keys and the nearest valid one', function()

@@ -1,0 +1,68 @@
+--- Distils a teacher into a student by its output distribution.
+---
+---   moonstill recipes/distill.lua recipes/distill.yaml student=models/small teacher=models/large
+---
+--- Without `student` it is made of some of the teacher's layers: layers=8.
+local ms = require 'moonstill'
+
+local cfg = ms.config({
+  student = ms.optional 'path', teacher = ms.required 'path', output = 'out/distilled',
+  layers = ms.option(0, 'without student: make it of so many of the teacher\'s layers', 'integer'),
+  data = { train = ms.required 'paths', valid = ms.optional 'paths',
+    max_tokens = ms.option(2048, nil, 'integer'),
+    over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
+    prompt_key = ms.optional 'string', answer_key = ms.optional 'string',
+    text_key = ms.optional 'string' },
+  batch = { tokens = ms.option(8192, nil, 'integer'),
+    micro_tokens = ms.option(2048, nil, 'integer') },
+  epochs = 1,
+  kd = { objective = ms.one_of(ms.kd.objectives), temperature = 1, weight = 0.5,
+    first_weight = ms.option(0.9, 'weight at the first step, from where it goes to kd.weight'),
+    target = ms.one_of(ms.kd.targets), k = ms.option(64, nil, 'integer'),
+    tail = ms.one_of(ms.kd.tails), on = ms.one_of(ms.kd.positions),
+    t_scale = ms.option('auto', nil, 'auto|false|number') },
+  optim = { lr = 2e-5, warmup = 0.03, final = 0, clip = 1, weight_decay = 0,
+    schedule = ms.one_of(ms.schedule.names, 'cosine', 'of the learning rate') },
+  checkpoint = { every = ms.option(200, nil, 'integer'), keep = ms.option(2, nil, 'integer') },
+  validate = ms.option(100, 'steps between validations', 'integer'),
+  recompute = ms.option(false, 'less memory for activations, a third more time'),
+}, { about = 'Distils a teacher into a student by its output distribution.',
+  smoke = ms.smoke.distill })
+
+-- Before any weights: a student that reads other tokens than its teacher cannot learn from it.
+local chat = ms.chat.open(cfg.student or cfg.teacher, { cfg.teacher })
+
+local held = { train = true, dtype = cfg.dtype, device = cfg.device, recompute = cfg.recompute }
+local teacher = ms.model.open(cfg.teacher, { device = cfg.device })
+local student
+if cfg.student then
+  student = ms.model.open(cfg.student, held)
+else
+  held.layers = cfg.layers
+  student = ms.model.shrink(teacher, held)
+end
+
+local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
+local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
+local how = { objective = cfg.kd.objective, temperature = cfg.kd.temperature, on = cfg.kd.on,
+  target = cfg.kd.target, k = cfg.kd.k, tail = cfg.kd.tail, t_scale = cfg.kd.t_scale,
+  vocab = chat:vocab(student, teacher) }
+
+local run = ms.run.open(cfg, { student = student, data = train,
+  carry = cfg.student or cfg.teacher,
+  schedules = { lr = ms.schedule.of(cfg.optim),
+    kd = ms.schedule.linear { from = cfg.kd.first_weight, to = cfg.kd.weight } } })
+
+for step in run:steps() do
+  for batch in step:micro_batches() do
+    local target = teacher:targets(batch, how)
+    student:learn(batch, { ms.ce(1 - step.kd), ms.kd(target, step.kd, how) })
+    target:free()
+  end
+  step:update()
+  if step:every(cfg.validate) then
+    run:validate { teacher = teacher, data = valid, vocab = how.vocab }
+  end
+end
+run:validate { teacher = teacher, data = valid, vocab = how.vocab }
+run:finish()

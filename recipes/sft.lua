@@ -1,0 +1,40 @@
+--- Trains a model on the answers of a data set.
+---
+---   moonstill recipes/sft.lua recipes/sft.yaml student=models/small data.train=chats.jsonl
+local ms = require 'moonstill'
+
+local cfg = ms.config({
+  student = ms.required 'path', output = 'out/sft',
+  data = { train = ms.required 'paths', valid = ms.optional 'paths',
+    max_tokens = ms.option(2048, nil, 'integer'),
+    over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
+    prompt_key = ms.optional 'string', answer_key = ms.optional 'string',
+    text_key = ms.optional 'string' },
+  batch = { tokens = ms.option(8192, nil, 'integer'),
+    micro_tokens = ms.option(2048, nil, 'integer') },
+  epochs = 1,
+  on = ms.one_of({ 'response', 'all' }, nil, 'what is learned: the answers, or the prompts too'),
+  optim = { lr = 2e-5, warmup = 0.03, final = 0, clip = 1, weight_decay = 0,
+    schedule = ms.one_of(ms.schedule.names, 'cosine', 'of the learning rate') },
+  checkpoint = { every = ms.option(200, nil, 'integer'), keep = ms.option(2, nil, 'integer') },
+  validate = ms.option(100, 'steps between validations', 'integer'),
+  recompute = ms.option(false, 'less memory for activations, a third more time'),
+  frozen = ms.option('', 'patterns of parameters that stay as they are: "model.embed* *norm*"'),
+}, { about = 'Trains a model on the answers of a data set.', smoke = ms.smoke.sft })
+
+local chat = ms.chat.open(cfg.student)
+local student = ms.model.open(cfg.student, { train = true, dtype = cfg.dtype, device = cfg.device,
+  recompute = cfg.recompute, frozen = cfg.frozen })
+local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
+local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
+
+local run = ms.run.open(cfg, { student = student, data = train })
+local terms = { ms.ce(1, { on = cfg.on }) }
+
+for step in run:steps() do
+  for batch in step:micro_batches() do student:learn(batch, terms) end
+  step:update()
+  if step:every(cfg.validate) then run:validate { data = valid } end
+end
+run:validate { data = valid }
+run:finish()

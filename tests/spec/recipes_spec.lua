@@ -1,0 +1,86 @@
+--- The recipes: each has a --smoke size that is run here as a user runs it.
+local ms = require 'moonstill'
+local json = require 'moonstill.json'
+local tools = require 'tests.tools'
+
+local recipes = { 'distill', 'sft' }
+local root = tools.run and select(2, tools.run 'pwd'):gsub('\n', '')
+
+-- The losses of the smoke sizes; they fall where a recipe learns. Instruction sets round
+-- differently, which a dozen steps of AdamW make larger.
+local losses = json.read 'tests/fixtures/recipes.json'
+local TOLERANCE = 2e-3
+
+local function run(folder, ...)
+  local words = { 'cd', tools.quote(folder), '&&', 'OMP_WAIT_POLICY=passive', 'OMP_NUM_THREADS=1',
+    tools.quote(tools.program():find '^/' and tools.program() or root .. '/' .. tools.program()) }
+  for i = 1, select('#', ...) do words[#words + 1] = tools.quote((select(i, ...))) end
+  return tools.run(table.concat(words, ' '))
+end
+
+for _, name in ipairs(recipes) do
+  local path = root .. '/recipes/' .. name .. '.lua'
+  describe('recipes/' .. name .. '.lua', function()
+    if not tools.exists(tools.program()) then
+      pending('needs ' .. tools.program())
+      return
+    end
+
+    local folder = tools.folder() -- of the smoke run, whose models the next test takes
+
+    it('runs its --smoke size', function()
+      local status, _, err = run(folder, path, '--smoke')
+      assert.equal(0, status, err)
+      local out = folder .. '/out/smoke/result'
+      local trained, validated = {}, {}
+      for _, entry in json.lines(out .. '/metrics.jsonl') do
+        table.insert(entry.kind == 'train' and trained or validated, entry.loss)
+      end
+      local want = losses[name]
+      assert.equal(#want.train, #trained)
+      for i, loss in ipairs(want.train) do
+        assert.is_true(math.abs(trained[i] - loss) <= TOLERANCE * loss,
+          ('step %d: %.9g, not %.9g'):format(i, trained[i], loss))
+      end
+      assert.is_true(validated[#validated] < validated[1])
+      ms.scope(function(own)
+        assert.equal('llama', own(ms.model.open(out)):info().family)
+        assert.equal(tools.read(folder .. '/out/smoke/student/tokenizer.json'),
+          tools.read(out .. '/tokenizer.json'))
+      end)
+    end)
+
+    it('takes its YAML file and overrides', function()
+      local made = folder .. '/out/smoke/'
+      local words = { (path:gsub('%.lua$', '.yaml')), 'max_steps=2', 'output=here',
+        'data.train=' .. made .. 'train.jsonl', 'student=' .. made .. 'student' }
+      if name == 'distill' then words[#words + 1] = 'teacher=' .. made .. 'teacher' end
+      local status, _, err = run(folder, path, unpack(words))
+      assert.equal(0, status, err)
+      assert.truthy(tools.exists(folder .. '/here/config.json'))
+    end)
+
+    it('prints help and refuses unknown keys before it does anything', function()
+      local status, text = run(folder, path, '--help')
+      assert.equal(0, status)
+      for _, key in ipairs { 'student', 'data.train', 'optim.lr', 'epochs', 'seed', '--smoke' } do
+        assert.truthy(text:find(key, 1, true), key)
+      end
+      for line in text:gmatch '\n  (%S[^\n]*)' do
+        assert.truthy(line:find '^%S+%s%s+.-%s%s+%S', line) -- key, kind, and a meaning or default
+      end
+      local _, _, why = run(folder, path, 'optim.learning_rate=1')
+      assert.truthy(why:find("unknown key 'optim.learning_rate'", 1, true), why)
+      status, _, why = run(folder, path)
+      assert.equal(2, status)
+      assert.truthy(why:find('must be given', 1, true), why)
+    end)
+
+    it('uses nothing but moonstill', function()
+      for required in tools.read(path):gmatch "require%s*%(?%s*['\"]([^'\"]+)" do
+        assert.equal('moonstill', required)
+      end
+      assert.is_nil(tools.read(path):find('ffi', 1, true))
+    end)
+  end)
+end
