@@ -2,18 +2,18 @@
 --- learnt.
 ---
 ---   local chat = ms.chat.open(student, { teacher })
----   local ids, n, weights = chat:encode { messages = { { role = 'user', content = 'Hi' },
----                                                      { role = 'assistant', content = 'Hello' } } }
+---   local ids, n, weights = chat:encode { messages = {
+---     { role = 'user', content = 'Hi' }, { role = 'assistant', content = 'Hello' } } }
 ---
---- A weight belongs to the position that *predicts* (as in `ms.batch`): weights[t] is that of token
---- t + 1. Supervised are the assistant's tokens and the token that ends its turn, in every assistant
---- turn; of a prompt with its answer, the answer and the token that ends the text; of plain text,
---- everything. A sample in which nothing is supervised is an error, never a silent mask.
+--- A weight belongs to the position that *predicts* (as in `ms.batch`): weights[t] is that of
+--- token t + 1. Supervised are the assistant's tokens and the token that ends its turn, in every
+--- assistant turn; of a prompt with its answer, the answer and the token that ends the text; of
+--- plain text, everything. A sample without any such token is an error, never a silent mask.
 ---
---- Turns are written as ChatML where the tokenizer has <|im_start|> and <|im_end|>: <|im_start|>, the
---- role, a newline, the content, <|im_end|>, a newline (which nobody has to learn). Without those
---- tokens there are no conversations, and a prompt and its answer are plain text. What the
---- tokenizer puts before a text (BOS) comes once. Special tokens spelled in contents stay letters.
+--- Turns are written as ChatML where the tokenizer has <|im_start|> and <|im_end|>: <|im_start|>,
+--- the role, a newline, the content, <|im_end|>, a newline (which nobody has to learn). Without
+--- those there are no conversations, and a prompt and its answer are plain text. What the
+--- tokenizer puts before a text (BOS) comes once. Special tokens spelled in contents are letters.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -60,7 +60,8 @@ local function settings(folder, name)
 end
 
 local function has_tokenizer(folder)
-  return folder and (C.ms_path_kind(folder) == 1 or C.ms_path_kind(folder .. '/tokenizer.json') == 1)
+  if not folder then return false end
+  return C.ms_path_kind(folder) == 1 or C.ms_path_kind(folder .. '/tokenizer.json') == 1
 end
 
 -- Ids from a value of generation_config.json or config.json: a number, a list, or nothing of use.
@@ -152,13 +153,13 @@ local function joined(a, na, b, from, nb)
   return all, na + nb - from
 end
 
--- Behind which tokens of its own a text is tried when it cannot follow its head directly: tokenizers
--- of SentencePiece's kind put a space before every text that begins.
+-- What a text is put behind when it cannot follow its head directly: tokenizers of SentencePiece's
+-- kind put a space before every text that begins.
 local ANCHORS = { '\n', '.', 'a' }
 
---- The ids of `tail` as it goes on behind `head`, such that the ids of `head` are those it has alone,
---- since that is what a model is asked to continue. Where the two would share a token they are cut
---- apart. Returns ids, the first and the last + 1 that belong to the tail.
+--- The ids of `tail` as it goes on behind `head`, such that the ids of `head` are those it has
+--- alone, since that is what a model is asked to continue. Where the two would share a token they
+--- are cut apart. Returns ids, the first and the last + 1 that belong to the tail.
 local function continue(chat, head, tail)
   local tok = chat.tokenizer
   local a, na = tok:encode(head, PLAIN)

@@ -5,10 +5,10 @@
 ---     for _, samples in ipairs(step) do local batch = data:batch(samples) end
 ---   end
 ---
---- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Rows have
---- `messages`, or a prompt and an answer, or a text; which columns hold them is asked by name or found
---- in the first row, and said. Texts are cut into blocks of `max_tokens`; a block begins with the last
---- token of the one before, so that each token is predicted once.
+--- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Rows
+--- have `messages`, or a prompt and an answer, or a text; which columns hold them is asked by name
+--- or found in the first row, and said. Texts are cut into blocks of `max_tokens`; a block begins
+--- with the last token of the one before, so that each token is predicted once.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -373,8 +373,9 @@ local function check_options(o)
         table.concat(names, ', ')), 3)
     end
   end
-  if type(o.max_tokens) ~= 'number' or o.max_tokens < 2 or o.max_tokens ~= math.floor(o.max_tokens) then
-    error('dataset: max_tokens = ' .. tostring(o.max_tokens) .. ', an integer from 2 on expected', 3)
+  local most = o.max_tokens
+  if type(most) ~= 'number' or most < 2 or most ~= math.floor(most) then
+    error(('dataset: max_tokens = %s, an integer from 2 on expected'):format(tostring(most)), 3)
   end
 end
 
@@ -383,7 +384,8 @@ local function new(chat, options)
   for key, value in pairs(options or {}) do o[key] = value end
   check_options(o)
   local self = { chat = chat, options = o, form = asked(o), lengths = {},
-    token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t', weight = array 'float',
+    token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t',
+    weight = array 'float',
     levels = ffi.new('float[256]', 0, 1), level_of = { [0] = 0, [1] = 1 }, levels_count = 2,
     scratch = { token = array 'int32_t', start = array 'int32_t', response = array 'float',
       all = array 'float' },
@@ -398,9 +400,10 @@ end
 --- @param options? { max_tokens?: integer, over_long?: '"drop"'|'"error"'|'"truncate"',
 ---   on_error?: '"error"'|'"skip"', prompt_key?: string, answer_key?: string, text_key?: string,
 ---   messages_key?: string, weight_key?: string, limit?: integer, quiet?: boolean }
----   max_tokens: longest sample (2048). over_long: what happens to longer ones (they are dropped and
----   counted). on_error: whether a bad row ends everything, with its file and line, or is counted.
----   limit: rows to read. weight_key: the column of a sample's weight. Other keys are not looked at.
+---   max_tokens: longest sample (2048). over_long: what happens to longer ones (they are dropped
+---   and counted). on_error: whether a bad row ends everything, with its file and line, or is
+---   counted. limit: rows to read. weight_key: the column of a sample's weight. Other keys are not
+---   looked at.
 --- @return ms_dataset
 function M.open(path, chat, options)
   local self = new(chat, options)

@@ -1,7 +1,7 @@
 --- Plans of an epoch: which samples make a step, and how a step is cut into micro-batches.
 ---
---- Pure functions of lengths and order, so a plan can be made again anywhere. Nothing is padded and
---- no sample is cut: segments of a batch do not see each other, so packing is only a matter of room.
+--- Pure functions of lengths and order, so a plan can be made again anywhere. Nothing is padded
+--- and no sample is cut: segments of a batch do not see each other, so packing is a matter of room.
 
 local M = {}
 
@@ -92,8 +92,8 @@ function M.micro_batches(step, lengths, micro_tokens, width)
   return in_order(list, place)
 end
 
---- The plan of an epoch: a list of steps, each a list of micro-batches, each a list of samples. Every
---- sample of `order` occurs once.
+--- The plan of an epoch: a list of steps, each a list of micro-batches, each a list of samples.
+--- Every sample of `order` occurs once.
 --- @param lengths integer[]
 --- @param order integer[]|ffi.cdata*
 --- @param count integer

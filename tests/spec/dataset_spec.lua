@@ -1,0 +1,256 @@
+local ms = require 'moonstill'
+local json = require 'moonstill.json'
+local tools = require 'tests.tools'
+local small = require 'tests.tokenizers'
+
+local function refused(pattern, ...)
+  local ok, message = pcall(...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+end
+
+local folder = tools.folder()
+local function write(name, rows)
+  local lines = {}
+  for i, row in ipairs(rows) do lines[i] = type(row) == 'string' and row or json.encode(row) end
+  return tools.write(folder .. '/' .. name, table.concat(lines, '\n') .. '\n')
+end
+
+tools.write(folder .. '/tokenizer.json', json.encode(small.byte_level { added = {
+  small.added(300, '<|im_start|>'), small.added(301, '<|im_end|>'), small.added(302, '<|endoftext|>') } }))
+tools.write(folder .. '/config.json', '{"eos_token_id": 302}')
+local chat = ms.chat.open(folder)
+-- the same without turns: prompt, answer, end
+local bare = tools.folder()
+tools.write(bare .. '/tokenizer.json', json.encode(small.byte_level { added = { small.added(302, '</s>') } }))
+tools.write(bare .. '/config.json', '{"eos_token_id": 302}')
+local plain = ms.chat.open(bare)
+
+local function open(path, chat_, options)
+  options = options or {}
+  options.quiet = true
+  return ms.dataset.open(path, chat_, options)
+end
+
+-- A sample as text, what is learnt in [ ].
+local function mask(data, i)
+  local ids, n, weights = data:sample(i)
+  local parts = {}
+  for t = 0, n - 1 do
+    local token = ids[t] < 256 and string.char(ids[t]) or data.chat.tokenizer:token(ids[t])
+    local w = t > 0 and weights[t - 1] or 0
+    parts[#parts + 1] = w == 0 and token or w == 1 and '[' .. token .. ']' or ('[%s*%g]'):format(token, w)
+  end
+  return table.concat(parts)
+end
+local function masks(data)
+  local list = {}
+  for i = 1, data:count() do list[i] = mask(data, i) end
+  return list
+end
+
+describe('dataset: rows', function()
+  it('have messages', function()
+    local data = open(write('m.jsonl', { { messages = { { role = 'user', content = 'a' },
+      { role = 'assistant', content = 'b' } } } }), chat)
+    assert.same({ '<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b][<|im_end|>]\n' }, masks(data))
+  end)
+
+  it('have a prompt and an answer under known names, which are said', function()
+    for _, pair in ipairs(ms.dataset.pairs) do
+      local data = open(write('p.jsonl', { { [pair[1]] = 'ab', [pair[2]] = 'c', other = 1 } }), plain)
+      assert.same({ 'ab[c][</s>]' }, masks(data))
+    end
+    local path = write('q.jsonl', { { question = 'a', answer = 'b' } })
+    local script = tools.write(folder .. '/say.lua', ([[
+      local ms = require 'moonstill'
+      ms.dataset.open(%q, ms.chat.open(%q))]]):format(path, bare))
+    local status, _, errors = tools.run(("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script))
+    assert.equal(0, status)
+    assert.matches('q.jsonl:1: prompts in "question", answers in "answer"', errors)
+    assert.matches('dataset of 1 samples, 3 tokens', errors)
+  end)
+
+  it('have other names when told', function()
+    local path = write('n.jsonl', { { q = 'a', a = 'b', t = 'text', m = { { role = 'assistant', content = 'x' } } } })
+    assert.same({ 'a[b][</s>]' }, masks(open(path, plain, { prompt_key = 'q', answer_key = 'a' })))
+    assert.same({ 't[e][x][t][</s>]' }, masks(open(path, plain, { text_key = 't' })))
+    assert.same({ '<|im_start|>assistant\n[x][<|im_end|>]\n' }, masks(open(path, chat, { messages_key = 'm' })))
+    refused('no known columns among a, m, q, t', open, path, plain)
+    refused('belong together', open, path, plain, { prompt_key = 'q' })
+  end)
+
+  it("may have an instruction's input", function()
+    local data = open(write('i.jsonl', { { instruction = 'a', input = 'b', output = 'c' },
+      { instruction = 'a', input = '', output = 'c' } }), plain)
+    assert.same({ 'a\n\nb[c][</s>]', 'a[c][</s>]' }, masks(data))
+  end)
+
+  it('may have a weight, of predicting positions and of all', function()
+    local data = open(write('w.jsonl', { { prompt = 'ab', answer = 'c', w = 0.5 }, { prompt = 'ab', answer = 'c' } }),
+      plain, { weight_key = 'w' })
+    assert.equal('ab[c*0.5][</s>*0.5]', mask(data, 1))
+    local b = data:batch { 1, 2 }
+    assert.equal(0.5 * 2 + 2, b:weight())
+    assert.equal(0.5 * 3 + 3, b:weight 'all')
+    b:free()
+    refused('w.jsonl:1: column "w": a weight is a number from 0 on', open,
+      write('w.jsonl', { { prompt = 'a', answer = 'b', w = 'x' } }), plain, { weight_key = 'w' })
+  end)
+
+  it('keep the weights of turns', function()
+    local function turn(text, weight) return { role = 'assistant', content = text, weight = weight } end
+    local data = open(write('tw.jsonl', { { messages = { turn('a', 0.25), turn('b', 0), turn('c') } } }), chat)
+    assert.equal('<|im_start|>assistant\n[a*0.25][<|im_end|>*0.25]\n<|im_start|>assistant\nb<|im_end|>\n'
+      .. '<|im_start|>assistant\n[c][<|im_end|>]\n', mask(data, 1))
+  end)
+
+  it('may come in several files and in an array', function()
+    local a = write('a.jsonl', { { prompt = 'a', answer = 'b' }, '', { prompt = 'c', answer = 'd' } })
+    local b = write('b.json', { '[{"prompt": "e", "answer": "f"}]' })
+    local data = open({ a, b }, plain)
+    assert.same({ 'a[b][</s>]', 'c[d][</s>]', 'e[f][</s>]' }, masks(data))
+    assert.equal(3, data.report.rows)
+    assert.equal(9, data:tokens())
+    assert.same({ 'a[b][</s>]', 'c[d][</s>]' }, masks(open({ a, b }, plain, { limit = 2 })))
+  end)
+end)
+
+describe('dataset: plain text', function()
+  it('is cut into blocks in which every token is predicted once', function()
+    local data = open(tools.write(folder .. '/t.txt', 'abcdefgh'), plain, { max_tokens = 4 })
+    assert.same({ 'a[b][c][d]', 'd[e][f][g]', 'g[h][</s>]' }, masks(data))
+    data = open(tools.write(folder .. '/t.txt', 'abcdef'), plain, { max_tokens = 4 })
+    assert.same({ 'a[b][c][d]', 'd[e][f][</s>]' }, masks(data)) -- nothing is left over
+    data = open(write('t.jsonl', { { text = 'abcdef' }, { text = 'x' } }), plain, { max_tokens = 6 })
+    assert.same({ 'a[b][c][d][e][f]', 'f[</s>]', 'x[</s>]' }, masks(data))
+  end)
+end)
+
+describe('dataset: samples over max_tokens [truncated silently]', function()
+  local path = write('long.jsonl', { { prompt = 'ab', answer = 'cde' }, { prompt = 'a', answer = 'b' },
+    { prompt = 'abcdefgh', answer = 'i' } })
+  it('are dropped and counted', function()
+    local data = open(path, plain, { max_tokens = 5 })
+    assert.same({ 'a[b][</s>]' }, masks(data))
+    assert.equal(2, data.report.dropped)
+    assert.equal('dataset of 1 samples, 3 tokens, 2 dropped as over long', tostring(data))
+    assert.equal(2, open(path, plain, { max_tokens = 6 }):count()) -- just long enough
+  end)
+  it('are an error with the place', function()
+    refused('long.jsonl:1: 6 tokens, max_tokens is 5', open, path, plain, { max_tokens = 5, over_long = 'error' })
+  end)
+  it('are cut, without an end that was not there, while something is left to learn', function()
+    local data = open(path, plain, { max_tokens = 5, over_long = 'truncate' })
+    assert.same({ 'ab[c][d][e]', 'a[b][</s>]' }, masks(data))
+    assert.equal(1, data.report.truncated)
+    assert.equal(1, data.report.dropped)
+  end)
+end)
+
+describe('dataset: bad rows', function()
+  local path = write('bad.jsonl', { { prompt = 'a', answer = 'b' }, '{"prompt": "a", ', { prompt = 'a', answer = '' },
+    { prompt = 'a' }, '[1]', { prompt = 'a', answer = 5 }, { prompt = 'x', answer = json.null },
+    { prompt = 'c', answer = 'd' } })
+  it('end everything with file and line', function()
+    refused('bad.jsonl:2: line 1', open, path, plain)
+    for line, why in pairs { [3] = 'empty answer', [4] = 'column "answer" is missing', [5] = 'a row is an object',
+      [6] = 'column "answer" is a number, not text', [7] = 'column "answer" is null, not text' } do
+      local rows, k = {}, 0
+      for text in tools.read(path):gmatch '[^\n]+' do
+        k = k + 1
+        if k == 1 or k == line then rows[#rows + 1] = text end
+      end
+      refused('/one.jsonl:2: ' .. why, open, write('one.jsonl', rows), plain)
+    end
+  end)
+  it('are counted when told to skip', function()
+    local data = open(path, plain, { on_error = 'skip' })
+    assert.same({ 'a[b][</s>]', 'c[d][</s>]' }, masks(data))
+    assert.equal(6, data.report.skipped)
+    assert.equal(8, data.report.rows)
+    assert.equal(6, #data.report.errors)
+    assert.matches('bad.jsonl:3: empty answer$', data.report.errors[2])
+    assert.matches('6 skipped with errors', tostring(data))
+  end)
+  it('in conversations: nothing supervised [all zeros]', function()
+    local m = write('none.jsonl', { { messages = { { role = 'user', content = 'a' } } } })
+    refused('none.jsonl:1: no token is supervised', open, m, chat)
+    refused('no samples: 1 rows, 0 dropped as over long, 1 skipped; .*none.jsonl:1', open, m, chat,
+      { on_error = 'skip' })
+  end)
+  it('and wrong calls', function()
+    refused('no such file', open, folder .. '/nothing.jsonl', plain)
+    refused('files end in', open, folder .. '/data.parquet', plain)
+    refused('over_long = cut; there are drop, error, truncate', open, path, plain, { over_long = 'cut' })
+    refused('max_tokens = 1,', open, path, plain, { max_tokens = 1 })
+    refused('b.json: not an array', open, write('b.json', { '{}' }), plain)
+    local data = open(path, plain, { on_error = 'skip' })
+    refused('sample 3 of 2', data.sample, data, 3)
+    refused('sample 0 of 2', data.batch, data, { 1, 0 })
+    refused('a batch of no samples', data.batch, data, {})
+    refused('not UTF%-8 at byte 1', open, tools.write(folder .. '/u.txt', 'a\255'), plain)
+  end)
+end)
+
+describe('dataset: batches', function()
+  local rows = {}
+  for i = 1, 40 do rows[i] = { prompt = ('p'):rep(i % 7 + 1), answer = ('a'):rep(i % 11 + 1) } end
+  local data = open(write('batch.jsonl', rows), plain)
+
+  it('are the samples one after another, which do not teach across borders [packing]', function()
+    local whole, sum, tokens, all = data:batch { 5, 1, 9 }, 0, 0, 0
+    for _, i in ipairs { 5, 1, 9 } do
+      local one = data:batch { i }
+      sum, tokens, all = sum + one:weight(), tokens + one:tokens(), all + one:weight 'all'
+      assert.equal(i % 11 + 2, one:weight()) -- answer and end
+      assert.equal(one:tokens() - 1, one:weight 'all')
+      one:free()
+    end
+    assert.equal(sum, whole:weight())
+    assert.equal(all, whole:weight 'all')
+    assert.equal(tokens, whole:tokens())
+    whole:free()
+    local part = data:batch({ 5, 1, 9 }, 2, 2)
+    assert.equal(select(2, data:sample(1)), part:tokens())
+    part:free()
+  end)
+
+  it('are planned by seed and epoch', function()
+    local options = { tokens = 60, micro_tokens = 25 }
+    local seen, order = {}, {}
+    for _, step in ipairs(data:steps(7, 0, options)) do
+      for _, micro in ipairs(step) do
+        for _, i in ipairs(micro) do
+          seen[i] = (seen[i] or 0) + 1
+          order[#order + 1] = i
+        end
+      end
+    end
+    assert.equal(40, #order)
+    for i = 1, 40 do assert.equal(1, seen[i]) end
+    assert.same(data:steps(7, 0, options), data:steps(7, 0, options))
+    assert.are_not.same(data:steps(7, 0, options), data:steps(7, 1, options))
+    assert.are_not.same(data:steps(7, 0, options), data:steps(8, 0, options))
+  end)
+
+  local model_path, why = tools.shared 'models/tinystories-656k'
+  if not model_path then pending('have the loss of their samples alone [packing]', why) else
+    it('have the loss of their samples alone [packing]', function()
+      local model = ms.model.open(model_path)
+      local stories = open(write('s.jsonl', { { text = 'Once upon a time there was a cat.' },
+        { text = 'Tom was sad. He lost his ball.' }, { text = 'The end' } }), ms.chat.open(model))
+      local function loss(samples)
+        local b = stories:batch(samples)
+        local value = model:evaluate(b, { ms.ce(1) })[0].value
+        b:free()
+        return value
+      end
+      local apart = loss { 1 } + loss { 2 } + loss { 3 }
+      assert.is_true(apart > 10)
+      -- sums of about 25 terms in f32, computed in another order
+      tools.close({ loss { 1, 2, 3 }, loss { 3, 1, 2 } }, { apart, apart }, 'f32', 50)
+      model:free()
+    end)
+  end
+end)
