@@ -2,7 +2,8 @@
  *
  * Kept for each layer: its input, q, k, v, attention's output with its log-sum-exps, the stream
  * between the halves, gate and up. What the norms and the MLP's product gave is computed again in
- * the backward pass, as it costs less than the memory. With recomputation only the inputs are kept
+ * the backward pass, as it costs less than the memory. The last layer has less: only the rows that
+ * are wanted go on after its attention. With recomputation only the inputs are kept
  * and the layers share the rest; with nothing to keep they work in place on one stream. */
 #include <math.h>
 #include <string.h>
@@ -28,43 +29,46 @@ static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t wide_count(const ms_pass *pass) {
   const ms_config *c = &pass->model->config;
   int64_t n = pass->tokens, q = ms_q_width(c), kv = ms_kv_width(c), attention = 2 * (q + kv);
+  int64_t last = pass->rows * max(q, c->width);
   /* backwards: rotated q and k where they are not kept; dy, dq, dk, dv */
   if (pass->first < c->layers && c->qk_norm) attention += q + kv;
-  return max(max(n * attention, 3 * ms_mlp_block(n) * c->inner), pass->rows * c->width);
+  return max(n * attention + last, 3 * ms_mlp_most(pass) * c->inner);
 }
 
 /* Everything of a layer but its input. */
-static void lay_kept(cursor *at, const ms_pass *pass, ms_kept *k) {
+static void lay_kept(cursor *at, const ms_pass *pass, int32_t l, ms_kept *k) {
   const ms_config *c = &pass->model->config;
-  int64_t n = pass->tokens;
-  k->mid = take(at, n * c->width);
+  int64_t n = pass->tokens, rows = ms_layer_rows(pass, l);
+  k->mid = take(at, rows * c->width);
   k->q = take(at, n * ms_q_width(c));
   k->k = take(at, n * ms_kv_width(c));
   k->v = take(at, n * ms_kv_width(c));
   k->y = take(at, n * ms_q_width(c));
   k->lse = take(at, n * c->heads);
-  k->gate = take(at, n * c->inner);
-  k->up = take(at, n * c->inner);
+  k->gate = take(at, rows * c->inner);
+  k->up = take(at, rows * c->inner);
   k->rstd1 = take(at, n);
-  k->rstd2 = take(at, n);
+  k->rstd2 = take(at, rows);
   k->rstd_q = c->qk_norm ? take(at, n * c->heads) : NULL;
   k->rstd_k = c->qk_norm ? take(at, n * c->kv_heads) : NULL;
 }
 
 /* A layer that keeps nothing: in place on the stream, the rest in scratch. */
-static void lay_passing(cursor *at, const ms_pass *pass, ms_kept *k) {
+static void lay_passing(cursor *at, const ms_pass *pass, int32_t l, ms_kept *k) {
   const ms_config *c = &pass->model->config;
   const struct ms_activations *a = pass->model->act;
   int64_t n = pass->tokens, q = n * ms_q_width(c), kv = n * ms_kv_width(c);
   memset(k, 0, sizeof *k);
-  k->x = k->mid = pass->first < c->layers ? a->layer[pass->first].x : a->out;
+  k->x = pass->first < c->layers ? a->layer[pass->first].x : a->out;
+  k->mid = ms_is_last(pass, l) ? a->top : k->x;
   if (!at->base) return;
   k->q = a->wide;
   k->y = k->q + q;
   k->k = k->y + q;
   k->v = k->k + kv;
+  k->y_rows = ms_is_last(pass, l) ? k->v + kv : k->y;
   k->gate = a->wide;
-  k->up = k->gate + ms_mlp_block(n) * c->inner;
+  k->up = k->gate + ms_mlp_most(pass) * c->inner;
 }
 
 static void lay_inputs(cursor *at, const ms_pass *pass) {
@@ -83,19 +87,22 @@ static void lay(cursor *at, const ms_pass *pass) {
   struct ms_activations *a = pass->model->act;
   int64_t stream = pass->tokens * c->width;
   lay_inputs(at, pass);
+  a->top = take(at, pass->rows * c->width);
   a->out = take(at, stream);
   a->norm = take(at, stream);
-  a->d_norm = take(at, pass->model->train ? stream : 0);
+  a->d_norm = take(at, pass->first < c->layers ? stream : 0);
   a->rstd = take(at, pass->rows);
   a->wide = take(at, wide_count(pass));
   for (int32_t l = pass->first; l < c->layers; l++) {
     if (!pass->model->recompute || l == pass->first)
-      lay_kept(at, pass, &a->layer[l]);
+      lay_kept(at, pass, l, &a->layer[l]);
     else
       a->layer[l] = a->layer[pass->first];
     a->layer[l].x = take(at, stream);
+    a->layer[l].y_rows =
+        ms_is_last(pass, l) ? take(at, pass->rows * ms_q_width(c)) : a->layer[l].y;
   }
-  for (int32_t l = 0; l < pass->first; l++) lay_passing(at, pass, &a->layer[l]);
+  for (int32_t l = 0; l < pass->first; l++) lay_passing(at, pass, l, &a->layer[l]);
 }
 
 /* The old arena goes first: its content is of no use and the two might not fit. */

@@ -1,6 +1,7 @@
 /* backward.c - the decoder's backward pass.
  *
- * `out` holds d loss / d stream; each half of a layer adds what flows through it. A matrix product
+ * `out` holds d loss / d stream, at first that of the rows that are wanted alone, one after
+ * another; each half of a layer adds what flows through it. A matrix product
  * is made only where a parameter is trained or something below it is. Gate and up become their own
  * gradients in place; what norms and the MLP's product gave is computed again, in the forward
  * pass's own order of rows, so that it is the same bit for bit. */
@@ -119,6 +120,19 @@ static ms_status project_back(const ms_pass *pass, int32_t l, needs need, const 
   return dh ? norm_back(m, m->act->out, dh, kept->x, kept->rstd1, w->norm1, n, width, 1) : MS_OK;
 }
 
+/* In the last layer attention's gradient and the stream's are of the rows that are wanted: from
+ * `dy_rows` and `out` to `dy` and `out` of all tokens. */
+static ms_status spread_rows(const ms_pass *pass, float *dy, const float *dy_rows) {
+  const ms_model *m = pass->model;
+  const struct ms_activations *a = m->act;
+  int64_t n = pass->tokens, width = m->config.width, q_width = ms_q_width(&m->config);
+  MS_TRY(MS_OP(m->dev, zero, dy, (size_t)(n * q_width) * 4));
+  MS_TRY(MS_OP(m->dev, scatter, dy, dy_rows, a->row, pass->rows, q_width));
+  MS_TRY(MS_OP(m->dev, copy, a->d_norm, a->out, (size_t)(pass->rows * width) * 4));
+  MS_TRY(MS_OP(m->dev, zero, a->out, (size_t)(n * width) * 4));
+  return MS_OP(m->dev, scatter, a->out, a->d_norm, a->row, pass->rows, width);
+}
+
 static ms_status attend_back(const ms_pass *pass, int32_t l, needs need) {
   const ms_model *m = pass->model;
   const ms_config *c = &m->config;
@@ -128,10 +142,12 @@ static ms_status attend_back(const ms_pass *pass, int32_t l, needs need) {
   ms_attention_shape shape = ms_layer_attention(pass, l);
   float *q, *k, *dy = m->act->wide + (c->qk_norm ? n * (q_width + kv_width) : 0);
   float *dq = dy + n * q_width, *dk = dq + n * q_width, *dv = dk + n * kv_width;
+  float *dy_rows = ms_is_last(pass, l) ? dq : dy; /* dq comes later */
 
-  MS_TRY(linear_back(m, need.attention_in ? dy : NULL, 0, w->o, w->o_bias, m->act->out, kept->y, n,
-                     q_width, c->width));
+  MS_TRY(linear_back(m, need.attention_in ? dy_rows : NULL, 0, w->o, w->o_bias, m->act->out,
+                     kept->y_rows, ms_layer_rows(pass, l), q_width, c->width));
   if (!need.attention_in) return MS_OK;
+  if (dy_rows != dy) MS_TRY(spread_rows(pass, dy, dy_rows));
   MS_TRY(ms_layer_rotate(pass, l, &q, &k));
   MS_TRY(MS_OP(m->dev, attention_backward, dq, dk, dv, dy, kept->y, kept->lse, q, k, kept->v,
                m->act->segment_start, &shape));
@@ -143,30 +159,21 @@ static ms_status attend_back(const ms_pass *pass, int32_t l, needs need) {
 static ms_status layer_back(const ms_pass *pass, int32_t l) {
   const ms_model *m = pass->model;
   needs need = layer_needs(pass, l);
+  int64_t rows = ms_layer_rows(pass, l);
   /* the last layer's values are still there from the forward pass */
-  if (m->recompute && l + 1 < m->config.layers) MS_TRY(ms_layer_forward(pass, l, NULL));
-  for (int64_t row = 0; row < pass->tokens; row += ms_mlp_block(pass->tokens))
-    MS_TRY(feed_back(pass, l, need, row, ms_mlp_rows(pass->tokens, row)));
+  if (m->recompute && !ms_is_last(pass, l)) MS_TRY(ms_layer_forward(pass, l, NULL));
+  for (int64_t row = 0; row < rows; row += ms_mlp_block(rows))
+    MS_TRY(feed_back(pass, l, need, row, ms_mlp_rows(rows, row)));
   return need.attention ? attend_back(pass, l, need) : MS_OK;
-}
-
-/* Through the final norm, and from the rows that were wanted to all. */
-static ms_status finish_back(const ms_pass *pass) {
-  const ms_model *m = pass->model;
-  const struct ms_activations *a = m->act;
-  int64_t width = m->config.width;
-  float *d = ms_pass_d_hidden(pass);
-  MS_TRY(norm_back(m, d, d, a->norm, a->rstd, m->norm, pass->rows, width, 0));
-  if (pass->first == m->config.layers && !m->embed.g) return MS_OK;
-  MS_TRY(MS_OP(m->dev, zero, a->out, (size_t)(pass->tokens * width) * 4));
-  return MS_OP(m->dev, scatter, a->out, d, a->row, pass->rows, width);
 }
 
 ms_status ms_pass_backward(const ms_pass *pass) {
   const ms_model *m = pass->model;
   const ms_config *c = &m->config;
-  if (pass->first == c->layers && !m->norm.g && !m->embed.g) return MS_OK;
-  MS_TRY(finish_back(pass));
+  const struct ms_activations *a = m->act;
+  if (pass->first == c->layers && !m->norm.g) return MS_OK;
+  MS_TRY(norm_back(m, a->out, ms_pass_d_hidden(pass), a->top, a->rstd, m->norm, pass->rows,
+                   c->width, 0));
   for (int32_t l = c->layers - 1; l >= pass->first; l--) MS_TRY(layer_back(pass, l));
   if (!m->embed.g) return MS_OK;
   return MS_OP(m->dev, embed_dw, m->embed.g, m->act->out, m->act->token, pass->tokens, c->width,

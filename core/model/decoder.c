@@ -103,6 +103,23 @@ static ms_status attend_cached(const ms_pass *pass, int32_t l, float *y, const f
                ms_layer_attention(pass, l).scale);
 }
 
+/* From attention's output back onto the stream; in the last layer with the rows that are wanted. */
+static ms_status leave_attention(const ms_pass *pass, int32_t l) {
+  const ms_model *m = pass->model;
+  const ms_config *c = &m->config;
+  const ms_layer *w = &m->layer[l];
+  const ms_kept *kept = &m->act->layer[l];
+  int64_t rows = ms_layer_rows(pass, l), q_width = ms_q_width(c);
+  if (ms_is_last(pass, l)) {
+    const int32_t *row = m->act->row;
+    MS_TRY(MS_OP(m->dev, gather, kept->y_rows, kept->y, row, rows, q_width));
+    MS_TRY(MS_OP(m->dev, gather, kept->mid, kept->x, row, rows, c->width));
+  } else if (kept->mid != kept->x) {
+    MS_TRY(MS_OP(m->dev, copy, kept->mid, kept->x, (size_t)(rows * c->width) * 4));
+  }
+  return linear(m, kept->mid, kept->y_rows, w->o, w->o_bias, rows, q_width, c->width, 1);
+}
+
 static ms_status attend(const ms_pass *pass, int32_t l) {
   const ms_model *m = pass->model;
   const ms_config *c = &m->config;
@@ -127,9 +144,7 @@ static ms_status attend(const ms_pass *pass, int32_t l) {
   else
     MS_TRY(MS_OP(m->dev, attention, kept->y, kept->lse, q, k, kept->v, m->act->segment_start,
                  &shape));
-  if (kept->mid != kept->x)
-    MS_TRY(MS_OP(m->dev, copy, kept->mid, kept->x, (size_t)(n * c->width) * 4));
-  return linear(m, kept->mid, kept->y, w->o, w->o_bias, n, q_width, c->width, 1);
+  return leave_attention(pass, l);
 }
 
 /* One block of the MLP's rows, from `row` on. `to` as in ms_layer_forward. */
@@ -141,7 +156,7 @@ static ms_status feed_rows(const ms_pass *pass, int32_t l, int64_t row, int64_t 
   int is_kept = ms_is_kept(pass, l);
   int64_t inner = c->inner, at = is_kept ? row * inner : 0;
   float *gate = kept->gate + at, *up = kept->up + at;
-  float *product = m->act->wide + (is_kept ? 0 : 2 * ms_mlp_block(pass->tokens) * inner);
+  float *product = m->act->wide + (is_kept ? 0 : 2 * ms_mlp_most(pass) * inner);
   float *h = m->act->norm, *rstd = is_kept ? kept->rstd2 + row : NULL;
 
   MS_TRY(norm(m, h, rstd, kept->mid + row * c->width, w->norm2, rows, c->width));
@@ -155,22 +170,13 @@ static ms_status feed_rows(const ms_pass *pass, int32_t l, int64_t row, int64_t 
 ms_status ms_layer_forward(const ms_pass *pass, int32_t l, float *to) {
   const ms_model *m = pass->model;
   const ms_kept *kept = &m->act->layer[l];
+  int64_t rows = ms_layer_rows(pass, l);
   MS_TRY(attend(pass, l));
   if (to && to != kept->mid)
-    MS_TRY(MS_OP(m->dev, copy, to, kept->mid, (size_t)(pass->tokens * m->config.width) * 4));
-  for (int64_t row = 0; row < pass->tokens; row += ms_mlp_block(pass->tokens))
-    MS_TRY(feed_rows(pass, l, row, ms_mlp_rows(pass->tokens, row), to));
+    MS_TRY(MS_OP(m->dev, copy, to, kept->mid, (size_t)(rows * m->config.width) * 4));
+  for (int64_t row = 0; row < rows; row += ms_mlp_block(rows))
+    MS_TRY(feed_rows(pass, l, row, ms_mlp_rows(rows, row), to));
   return MS_OK;
-}
-
-/* In a model that trains the states before the norm stay in `norm`, for its backward pass. */
-static ms_status finish(const ms_pass *pass, float **hidden) {
-  const ms_model *m = pass->model;
-  struct ms_activations *a = m->act;
-  int64_t width = m->config.width;
-  MS_TRY(MS_OP(m->dev, gather, a->norm, a->out, a->row, pass->rows, width));
-  *hidden = m->train ? a->d_norm : a->norm;
-  return norm(m, *hidden, a->rstd, a->norm, m->norm, pass->rows, width);
 }
 
 ms_status ms_pass_forward(const ms_pass *pass, float **hidden) {
@@ -178,9 +184,10 @@ ms_status ms_pass_forward(const ms_pass *pass, float **hidden) {
   const ms_config *c = &m->config;
   MS_TRY(ms_pass_prepare(pass));
   const struct ms_activations *a = m->act;
-  float *stream = c->layers ? a->layer[0].x : a->out;
-  MS_TRY(MS_OP(m->dev, embed, stream, a->token, m->embed.w, m->dtype, pass->tokens, c->width));
+  MS_TRY(MS_OP(m->dev, embed, a->layer[0].x, a->token, m->embed.w, m->dtype, pass->tokens,
+               c->width));
   for (int32_t l = 0; l < c->layers; l++)
-    MS_TRY(ms_layer_forward(pass, l, l + 1 < c->layers ? a->layer[l + 1].x : a->out));
-  return finish(pass, hidden);
+    MS_TRY(ms_layer_forward(pass, l, ms_is_last(pass, l) ? a->top : a->layer[l + 1].x));
+  *hidden = a->norm;
+  return norm(m, *hidden, a->rstd, a->top, m->norm, pass->rows, c->width);
 }

@@ -21,7 +21,7 @@ typedef struct ms_pass {
   int64_t tokens, segments;
   const int32_t *token, *position; /* [tokens] */
   const int32_t *segment_start;    /* [segments + 1] */
-  int64_t rows;                    /* positions whose final state is wanted */
+  int64_t rows;                    /* positions whose final state is wanted, at least one */
   const int32_t *row;              /* [rows], ascending when there is a backward pass */
   int32_t first;                   /* layers from here on are kept for the backward pass */
   ms_cache *cache;
@@ -30,14 +30,16 @@ typedef struct ms_pass {
   int step;
 } ms_pass;
 
-/* What a layer's forward pass leaves for its backward pass, or scratch where nothing is kept. */
+/* What a layer's forward pass leaves for its backward pass, or scratch where nothing is kept. What
+ * has `rows` is of ms_layer_rows only. */
 typedef struct ms_kept {
-  float *x, *mid;         /* [tokens, width] before attention and before the MLP */
+  float *x, *mid;         /* [tokens, width] and [rows, width]: before attention, before the MLP */
   float *q, *k, *v;       /* [tokens, heads * head_dim] and kv_heads twice; q and k rotated, but as
                              projected where they have a norm of their own and are kept */
   float *y, *lse;         /* attention's [tokens, heads * head_dim] and [tokens, heads] */
-  float *gate, *up;       /* [tokens, inner]; of one block of rows where nothing is kept */
-  float *rstd1, *rstd2;   /* [tokens] */
+  float *y_rows;          /* [rows, heads * head_dim]: `y` but in the last layer */
+  float *gate, *up;       /* [rows, inner]; of one block of rows where nothing is kept */
+  float *rstd1, *rstd2;   /* [tokens] and [rows] */
   float *rstd_q, *rstd_k; /* [tokens, heads] and [tokens, kv_heads] */
 } ms_kept;
 
@@ -52,7 +54,8 @@ struct ms_activations {
 
   /* of the present pass, in the arena */
   int32_t *token, *position, *segment_start, *row, *slot, *first, *length;
-  float *out;    /* [tokens, width] what leaves the last layer; backwards, d loss / d stream */
+  float *top;    /* [rows, width] what leaves the last layer */
+  float *out;    /* [tokens, width] the stream where nothing is kept; backwards, its gradient */
   float *norm;   /* [tokens, width] what a norm gave */
   float *d_norm; /* [tokens, width] its gradient; only when something is kept */
   float *rstd;   /* [rows] of the final norm */
@@ -62,14 +65,27 @@ struct ms_activations {
 /* The MLP runs in equal blocks of at most this many rows: its widest scratch does not grow with
  * the batch, and the split depends on the shape alone. */
 enum { MS_MLP_ROWS = 2048 };
-static inline int64_t ms_mlp_block(int64_t tokens) {
-  int64_t blocks = (tokens + MS_MLP_ROWS - 1) / MS_MLP_ROWS;
-  return (tokens + blocks - 1) / blocks;
+static inline int64_t ms_mlp_block(int64_t rows) {
+  int64_t blocks = (rows + MS_MLP_ROWS - 1) / MS_MLP_ROWS;
+  return (rows + blocks - 1) / blocks;
 }
 /* Rows of the block that starts at `row`. */
-static inline int64_t ms_mlp_rows(int64_t tokens, int64_t row) {
-  int64_t block = ms_mlp_block(tokens);
-  return tokens - row < block ? tokens - row : block;
+static inline int64_t ms_mlp_rows(int64_t rows, int64_t row) {
+  int64_t block = ms_mlp_block(rows);
+  return rows - row < block ? rows - row : block;
+}
+
+/* After attention the last layer goes on with the rows that are wanted alone. */
+static inline int ms_is_last(const ms_pass *pass, int32_t l) {
+  return l + 1 == pass->model->config.layers;
+}
+static inline int64_t ms_layer_rows(const ms_pass *pass, int32_t l) {
+  return ms_is_last(pass, l) ? pass->rows : pass->tokens;
+}
+/* The largest block of any layer. */
+static inline int64_t ms_mlp_most(const ms_pass *pass) {
+  int64_t all = ms_mlp_block(pass->tokens), last = ms_mlp_block(pass->rows);
+  return all > last ? all : last;
 }
 
 static inline int ms_is_kept(const ms_pass *pass, int32_t l) { return l >= pass->first; }
