@@ -6,6 +6,7 @@ local rows = { 'ops_rows', 'decoder' }
 local elements = { 'ops_elements', 'decoder' }
 local attention = { 'attention', 'decoder' }
 local head = { 'head' }
+local files = { 'safetensors', 'model_config', 'weights' }
 
 return {
   -- forward ----------------------------------------------------------------------------------
@@ -219,4 +220,44 @@ return {
     old = 'if (g->stop[i] == token) return 1;', new = '' },
   { name = 'held-out problems are trained on', file = 'lua/moonstill/toy.lua', specs = { 'toy' },
     old = "until held_out(start, steps) == (part == 'valid')", new = 'until steps' },
+
+  -- folders --------------------------------------------------------------------------------
+  { name = 'folders: data of tensors may overlap', file = 'core/io/safetensors.c', specs = files,
+    old = 'if (t->offset != at)', new = 'if (0)' },
+  { name = 'folders: data may lie beyond the file', file = 'core/io/safetensors.c', specs = files,
+    old = 'if (from < 0 || to < from || to > room)', new = 'if (from < 0 || to < from)' },
+  { name = 'folders: a shape may overflow', file = 'core/io/safetensors.c', specs = files,
+    old = 'if (__builtin_mul_overflow(t->count, t->shape[i], &t->count))',
+    new = 'if (t->count *= t->shape[i], 0)' },
+  { name = 'folders: f16 overflows in silence', file = 'core/io/safetensors.c', specs = files,
+    old = 'MS_TRY(check_f16(w, t, n));', new = ';' },
+  { name = 'folders: unknown keys of config.json pass', file = 'core/model/config.c', specs = files,
+    old = 'return unsupported(r, key, "not known, so a model with it might be computed wrongly");',
+    new = 'return MS_OK;' },
+  { name = 'folders: other activations pass', file = 'core/model/config.c', specs = files,
+    old = 'MS_TRY(check_activation(r));', new = '' },
+  { name = 'folders: rope given twice, differently', file = 'core/model/config.c', specs = files,
+    old = 'if (!same)', new = 'if (0)' },
+  { name = 'folders: unused weights are left out', file = 'core/model/weights.c', specs = files,
+    old = 'MS_TRY(check_extras(s, m));', new = '' },
+  { name = 'folders: a tied head that differs is left out', file = 'core/model/weights.c',
+    specs = files, old = 'memcmp(e->data, s->head->data, e->bytes)', new = '0' },
+  { name = 'folders: an index may lead elsewhere', file = 'core/model/weights.c', specs = files,
+    old = '!strchr(name, \'/\') && ', new = '' },
+  { name = 'folders: f16 is rounded to bf16', file = 'core/model/weights.c', specs = files,
+    old = 'if (s->stored[i]->dtype != MS_BF16) return MS_F32;',
+    new = 'if (s->stored[i]->dtype == MS_F32) return MS_F32;' },
+  { name = 'folders: any folder is overwritten', file = 'core/model/save.c', specs = files,
+    old = 'MS_TRY(check_replace(path));', new = '' },
+  { name = 'folders: config.json keeps its old dtype', file = 'core/model/save.c', specs = files,
+    old = 'bad |= json_object_set_new(j, key, json_string(dtype_text(dtype)));', new = '' },
+  { name = 'frozen parameters get gradients', file = 'core/model/layout.c', specs = files,
+    old = 'if (!m->train || frozen[i]) continue;', new = 'if (!m->train) continue;' },
+  { name = 'students take the first layers', file = 'core/model/make.c', specs = files,
+    old = 'ms_layout_index(source, layer[i], k)', new = 'ms_layout_index(source, i, k)' },
+  { name = 'students take the first layer_types', file = 'core/model/make.c', specs = files,
+    old = 'json_array_get(types, (size_t)layer[i])', new = 'json_array_get(types, (size_t)i)' },
+  { name = 'all parameters drawn alike', file = 'core/model/make.c', specs = files,
+    old = 'fill_part(m, p, host, at, n, seed, (uint64_t)i);',
+    new = 'fill_part(m, p, host, at, n, seed, 0);' },
 }
