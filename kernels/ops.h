@@ -15,7 +15,7 @@
 #include "../core/base/error.h"
 
 typedef struct ms_stream ms_stream; /* NULL on the CPU */
-struct ms_topk_args; /* kernels/head.h */
+struct ms_topk_args;                /* kernels/head.h */
 struct ms_head_args;
 
 /* The rows of an attention call, THD form: segment i is rows start[i] .. start[i+1]. window 0 is

@@ -150,13 +150,15 @@ function M.attention_backward(dy, q, k, v, s)
 end
 
 --- Row r of q against keys first[r] .. first[r] + length[r] - 1 of cache row slot[r].
-function M.attention_cached(q, k, v, slot, first, length, rows, capacity, heads, kv_heads, dim, scale)
+function M.attention_cached(q, k, v, slot, first, length, rows, capacity, heads, kv_heads, dim,
+                            scale)
   local y = new(rows * heads * dim)
   for r = 0, rows - 1 do
     local from = slot[r] * capacity + first[r]
+    local to = from + length[r] - 1
     for h = 0, heads - 1 do
       local kv = math.floor(h / (heads / kv_heads))
-      attend(y, q, (r * heads + h) * dim, k, v, from, from + length[r] - 1, kv_heads, kv, dim, scale)
+      attend(y, q, (r * heads + h) * dim, k, v, from, to, kv_heads, kv, dim, scale)
     end
   end
   return y

@@ -1,4 +1,4 @@
---- What the kernel specs share: a block per device, tensors of test values, and calls that must fail.
+--- What the kernel specs share: a block per device, tensors of test values, calls that must fail.
 local ffi = require 'ffi'
 local assert = require 'luassert'
 local ms = require 'moonstill'

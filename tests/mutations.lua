@@ -55,6 +55,10 @@ return {
   { name = 'a window loses its first key', file = 'kernels/cpu/attention.h', specs = attention,
     old = 'return window && t - window + 1 > start ? t - window + 1 : start;',
     new = 'return window && t - window + 2 > start ? t - window + 2 : start;' },
+  { name = 'mask shifted', file = 'kernels/cpu/attention.h', specs = attention,
+    old = 'vi seen = after >= 0;', new = 'vi seen = after >= -1;' },
+  { name = 'older sums not rescaled', file = 'kernels/cpu/attention.c', specs = attention,
+    old = 'vf shrink = vf_exp(old - top);', new = 'vf shrink = vf_set(1);' },
 
   -- backward ---------------------------------------------------------------------------------
   { name = 'weights of linear layers get no gradient', file = 'core/model/backward.c',
@@ -103,6 +107,12 @@ return {
   { name = 'tied head gets no gradient', file = 'core/model/learn.c', specs = decoder,
     old = '.d_head = learn ? model->head.g : NULL,',
     new = '.d_head = learn && model->head.w != model->embed.w ? model->head.g : NULL,' },
+  { name = 'attention backward without D', file = 'kernels/cpu/attention_backward.c',
+    specs = attention, old = '(vf_load(ds) - delta)', new = 'vf_load(ds)' },
+  { name = 'scores\' gradient without scale', file = 'kernels/cpu/attention_backward.c',
+    specs = attention, old = 'a->scale * e *', new = 'e *' },
+  { name = 'lse without its sum', file = 'kernels/cpu/attention.c', specs = attention,
+    old = 's->top[i] + logf(s->sum[i])', new = 's->top[i]' },
   { name = 'rmsnorm backward without its mean', file = 'kernels/cpu/rmsnorm.c', specs = rows,
     old = 'vf_fnma(norm, vf_set(mean), g', new = 'vf_fnma(norm, vf_set(0 * mean), g' },
   { name = 'norm weights summed twice', file = 'kernels/cpu/rmsnorm.c', specs = rows,

@@ -8,7 +8,8 @@
 
 enum { WEIGHT = -1 }; /* f32 or bf16 */
 
-#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (int64_t[]){__VA_ARGS__}
+#define SHAPE(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (int64_t[]) { __VA_ARGS__ }
 
 static int fits(const ms_tensor *t, int dtype, int rank, const int64_t *shape) {
   int ok = t->rank == rank &&
@@ -21,8 +22,9 @@ static int fits(const ms_tensor *t, int dtype, int rank, const int64_t *shape) {
 static const char *wanted_text(int rank, const int64_t *shape, char *buffer, size_t room) {
   size_t n = (size_t)snprintf(buffer, room, "[");
   for (int i = 0; i < rank; i++)
-    n += (size_t)(shape[i] ? snprintf(buffer + n, room - n, i ? ", %lld" : "%lld", (long long)shape[i])
-                           : snprintf(buffer + n, room - n, i ? ", *" : "*"));
+    n += (size_t)(shape[i]
+                      ? snprintf(buffer + n, room - n, i ? ", %lld" : "%lld", (long long)shape[i])
+                      : snprintf(buffer + n, room - n, i ? ", *" : "*"));
   snprintf(buffer + n, room - n, "]");
   return buffer;
 }
@@ -232,8 +234,9 @@ static ms_status check_attention(const char *op, const ms_tensor *q, const ms_te
   MS_REQUIRE(q->shape[2] <= MAX_HEAD_DIM, "%s: head_dim %lld over %d", op, (long long)q->shape[2],
              MAX_HEAD_DIM);
   MS_REQUIRE(window >= 0, "%s: window %d", op, window);
-  *a = (ms_attention_shape){q->shape[0], start->shape[0] - 1, (int32_t)q->shape[1],
-                            (int32_t)k->shape[1], (int32_t)q->shape[2], window, (float)scale};
+  *a = (ms_attention_shape){q->shape[0],          start->shape[0] - 1,  (int32_t)q->shape[1],
+                            (int32_t)k->shape[1], (int32_t)q->shape[2], window,
+                            (float)scale};
   return MS_OK;
 }
 

@@ -6,9 +6,11 @@
 
 #include "../base/memory.h"
 
-static const struct { const char *name; size_t size; } dtypes[] = {
-    [MS_F32] = {"f32", 4}, [MS_BF16] = {"bf16", 2}, [MS_F16] = {"f16", 2},
-    [MS_I32] = {"i32", 4}, [MS_I64] = {"i64", 8},   [MS_U8] = {"u8", 1}};
+static const struct {
+  const char *name;
+  size_t size;
+} dtypes[] = {[MS_F32] = {"f32", 4}, [MS_BF16] = {"bf16", 2}, [MS_F16] = {"f16", 2},
+              [MS_I32] = {"i32", 4}, [MS_I64] = {"i64", 8},   [MS_U8] = {"u8", 1}};
 
 size_t ms_dtype_size(int dtype) {
   return dtype >= MS_F32 && dtype <= MS_U8 ? dtypes[dtype].size : 0;
@@ -75,8 +77,8 @@ ms_status ms_tensor_wrap(ms_device *dev, int dtype, int rank, const int64_t *sha
   return MS_OK;
 }
 
-ms_status ms_tensor_view(ms_tensor *base, int dtype, int64_t offset, int rank,
-                         const int64_t *shape, ms_tensor **out) {
+ms_status ms_tensor_view(ms_tensor *base, int dtype, int64_t offset, int rank, const int64_t *shape,
+                         ms_tensor **out) {
   char a[200], b[200];
   ms_tensor *t;
   *out = NULL;
@@ -85,9 +87,9 @@ ms_status ms_tensor_view(ms_tensor *base, int dtype, int64_t offset, int rank,
              ms_dtype_name(dtype), ms_dtype_name(base->dtype));
   MS_TRY(new_header(base->dev, dtype, rank, shape, &t));
   if (offset < 0 || offset > base->count - t->count) {
-    ms_status st = MS_FAIL(MS_EINVAL, "view: %s at %lld is not inside %s",
-                           ms_shape_text(rank, shape, a), (long long)offset,
-                           ms_shape_text(base->rank, base->shape, b));
+    ms_status st =
+        MS_FAIL(MS_EINVAL, "view: %s at %lld is not inside %s", ms_shape_text(rank, shape, a),
+                (long long)offset, ms_shape_text(base->rank, base->shape, b));
     ms_tensor_free(t);
     return st;
   }
@@ -137,8 +139,8 @@ ms_status ms_tensor_read(const ms_tensor *t, void *data, int64_t bytes) {
 ms_status ms_tensor_copy(ms_tensor *y, const ms_tensor *x) {
   char a[200], b[200];
   MS_REQUIRE(y->dev == x->dev, "tensor copy: from %s to %s", x->dev->spec, y->dev->spec);
-  MS_REQUIRE(y->count == x->count, "tensor copy: %s to %s",
-             ms_shape_text(x->rank, x->shape, b), ms_shape_text(y->rank, y->shape, a));
+  MS_REQUIRE(y->count == x->count, "tensor copy: %s to %s", ms_shape_text(x->rank, x->shape, b),
+             ms_shape_text(y->rank, y->shape, a));
   if (y->dtype == x->dtype) return MS_OP(y->dev, copy, y->data, x->data, bytes_of(y));
   return MS_OP(y->dev, cast, y->data, y->dtype, x->data, x->dtype, y->count);
 }

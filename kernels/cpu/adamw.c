@@ -35,7 +35,7 @@ ms_status MS_KERNEL(adamw)(ms_stream *s, float *w, uint16_t *low, float *m, floa
              .scale = vf_set((float)scale)};
 #pragma omp parallel for schedule(static) if (n > MS_SERIAL)
   for (int64_t i = 0; i < n; i += VF_LANES)
-    update(w + i, low ? low + i : NULL, m + i, v + i, g + i,
-           n - i < VF_LANES ? n - i : VF_LANES, &r);
+    update(w + i, low ? low + i : NULL, m + i, v + i, g + i, n - i < VF_LANES ? n - i : VF_LANES,
+           &r);
   return MS_OK;
 }

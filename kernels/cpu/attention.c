@@ -10,7 +10,7 @@
 typedef struct forward_scratch {
   float top[TILE], sum[TILE], shrink[TILE]; /* of each query's softmax so far */
   float score[TILE * TILE];                 /* [key][query], then probabilities */
-  float array[];                            /* q [dim][query], y [dim][query] */
+  float array[]; /* q [dim][query], y [dim][query], keys or values [key][dim] */
 } forward_scratch;
 
 typedef struct forward_call {
@@ -37,7 +37,7 @@ static void soften(forward_scratch *f, int wide, int keys) {
     vf old = vf_load(f->top + c * VF_LANES), top = old, sum = {};
     for (int j = 0; j < keys; j++) top = vf_max(vf_load(p + j * TILE), top);
     for (int j = 0; j < keys; j++) {
-      vf e = vf_exp(vf_load(p + j * TILE) - top);
+      vf e = vf_exp_weight(vf_load(p + j * TILE) - top);
       vf_store(p + j * TILE, e);
       sum += e;
     }
@@ -66,24 +66,40 @@ static void forward_tile(const forward_call *f, forward_scratch *s, int64_t star
   int dim = a->head_dim, wide = (rows + VF_LANES - 1) / VF_LANES;
   int64_t at = (t * a->heads + head) * dim, row = (int64_t)a->heads * dim;
   int64_t key_row = (int64_t)a->kv_heads * dim, lane = head / (a->heads / a->kv_heads) * dim;
-  float *q = s->array, *y = s->array + dim * TILE;
+  float *q = s->array, *y = q + dim * TILE, *near = y + dim * TILE;
 
   transpose_in(q, f->q + at, row, rows, dim, a->scale);
   memset(y, 0, (size_t)(dim * TILE) * 4);
   for (int i = 0; i < TILE; i++) s->top[i] = -FLT_MAX, s->sum[i] = 0;
   for (int64_t k = first_key(t, start, a->window); k < t + rows; k += TILE) {
     int keys = t + rows - k < TILE ? (int)(t + rows - k) : TILE;
-    const float *key = f->k + k * key_row + lane, *value = f->v + k * key_row + lane;
-    multiply_tile(&(tile_product){.out = s->score, .out_row = TILE, .a = key, .a_row = key_row,
-                                  .a_step = 1, .b = q, .b_row = TILE, .rows = keys, .inner = dim,
+    int64_t step, at_key = k * key_row + lane;
+    const float *key = near_rows(near, f->k + at_key, key_row, keys, dim, &step);
+    multiply_tile(&(tile_product){.out = s->score,
+                                  .out_row = TILE,
+                                  .a = key,
+                                  .a_row = step,
+                                  .a_step = 1,
+                                  .b = q,
+                                  .b_row = TILE,
+                                  .rows = keys,
+                                  .inner = dim,
                                   .lanes = wide * VF_LANES});
-    if (needs_mask(t, rows, k, keys, a->window))
-      mask_scores(s->score, t, wide, k, keys, a->window);
+    if (needs_mask(t, rows, k, keys, a->window)) mask_scores(s->score, t, wide, k, keys, a->window);
     soften(s, wide, keys);
     scale_queries(y, s->shrink, dim, wide);
-    multiply_tile(&(tile_product){.out = y, .out_row = TILE, .a = value, .a_row = 1,
-                                  .a_step = key_row, .b = s->score, .b_row = TILE, .rows = dim,
-                                  .inner = keys, .lanes = wide * VF_LANES, .add = 1});
+    const float *value = near_rows(near, f->v + at_key, key_row, keys, dim, &step);
+    multiply_tile(&(tile_product){.out = y,
+                                  .out_row = TILE,
+                                  .a = value,
+                                  .a_row = 1,
+                                  .a_step = step,
+                                  .b = s->score,
+                                  .b_row = TILE,
+                                  .rows = dim,
+                                  .inner = keys,
+                                  .lanes = wide * VF_LANES,
+                                  .add = 1});
   }
   for (int i = 0; i < rows; i++) {
     if (f->lse) f->lse[(t + i) * a->heads + head] = s->top[i] + logf(s->sum[i]);
@@ -97,7 +113,7 @@ static void forward_tile(const forward_call *f, forward_scratch *s, int64_t star
 static ms_status forward_share(const forward_call *f, const int32_t *segment_start) {
   const ms_attention_shape *a = f->shape;
   void *scratch;
-  ms_status st = ms_alloc(sizeof(forward_scratch) + (size_t)(2 * a->head_dim * TILE) * 4,
+  ms_status st = ms_alloc(sizeof(forward_scratch) + (size_t)(3 * a->head_dim * TILE) * 4,
                           "attention", &scratch);
   for (int64_t g = 0; g < a->segments; g++) {
     int64_t start = segment_start[g], end = segment_start[g + 1];

@@ -27,13 +27,23 @@ typedef struct tile_product {
   int rows, inner, lanes, add;
 } tile_product;
 
-VF_INLINE void block_product(const tile_product *p, int r0, int c0, int cols) {
+/* One block of it. `cols` is a constant where this is inlined; its last vector has `last` lanes. */
+VF_INLINE void block_product(const tile_product *p, int r0, int c0, int cols, int last) {
   const float *a[BLOCK_ROWS], *b = p->b + c0 * VF_LANES;
-  vf sum[BLOCK_ROWS][BLOCK_COLS] = {};
-  for (int r = 0; r < BLOCK_ROWS; r++) /* past the last row it is taken again, and not stored */
-    a[r] = p->a + (r0 + r < p->rows ? r0 + r : p->rows - 1) * p->a_row;
-  int64_t step = p->a_step;
-  for (int i = 0; i < p->inner; i++, b += p->b_row) {
+  int64_t step = p->a_step, b_row = p->b_row, out_row = p->out_row;
+  float *out = p->out + r0 * out_row + c0 * VF_LANES;
+  int rows = p->rows - r0, inner = p->inner, add = p->add;
+  vf sum[BLOCK_ROWS][BLOCK_COLS];
+#pragma GCC unroll 6
+  for (int r = 0; r < BLOCK_ROWS; r++) { /* past the last row it is taken again, and not stored */
+    a[r] = p->a + (r0 + (r < rows ? r : rows - 1)) * p->a_row;
+#pragma GCC unroll 4
+    for (int c = 0; c < cols; c++) {
+      int n = c == cols - 1 ? last : VF_LANES;
+      sum[r][c] = add && r < rows ? vf_load_n(out + r * out_row + c * VF_LANES, n) : vf_set(0);
+    }
+  }
+  for (int i = 0; i < inner; i++, b += b_row) {
     vf v[BLOCK_COLS];
     for (int c = 0; c < cols; c++) v[c] = vf_load(b + c * VF_LANES);
     for (int r = 0; r < BLOCK_ROWS; r++) {
@@ -41,31 +51,29 @@ VF_INLINE void block_product(const tile_product *p, int r0, int c0, int cols) {
       for (int c = 0; c < cols; c++) sum[r][c] = vf_fma(x, v[c], sum[r][c]);
     }
   }
-  for (int r = 0; r < BLOCK_ROWS; r++) {
-    if (r0 + r >= p->rows) break;
-    for (int c = 0; c < cols; c++) {
-      float *y = p->out + (r0 + r) * p->out_row + (c0 + c) * VF_LANES;
-      int n = p->lanes - (c0 + c) * VF_LANES;
-      if (n >= VF_LANES)
-        vf_store(y, p->add ? vf_load(y) + sum[r][c] : sum[r][c]);
-      else
-        vf_store_n(y, p->add ? vf_load_n(y, n) + sum[r][c] : sum[r][c], n);
+#pragma GCC unroll 6
+  for (int r = 0; r < BLOCK_ROWS; r++)
+    if (r < rows) {
+#pragma GCC unroll 4
+      for (int c = 0; c < cols - 1; c++) vf_store(out + r * out_row + c * VF_LANES, sum[r][c]);
+      vf_store_n(out + r * out_row + (cols - 1) * VF_LANES, sum[r][cols - 1], last);
     }
-  }
 }
 
 /* `lanes` counts floats of a row that are stored; b is read in whole vectors. */
 static void multiply_tile(const tile_product *p) {
-  int wide = (p->lanes + VF_LANES - 1) / VF_LANES;
-  for (int c = 0; c < wide; c += BLOCK_COLS)
+  int wide = (p->lanes + VF_LANES - 1) / VF_LANES, tail = p->lanes - (wide - 1) * VF_LANES;
+  for (int c = 0; c < wide; c += BLOCK_COLS) {
+    int last = wide - c <= BLOCK_COLS ? tail : VF_LANES;
     for (int r = 0; r < p->rows; r += BLOCK_ROWS) switch (wide - c) {
-        case 1: block_product(p, r, c, 1); break;
+        case 1: block_product(p, r, c, 1, last); break;
 #if VF_LANES == 16
-        case 2: block_product(p, r, c, 2); break;
-        case 3: block_product(p, r, c, 3); break;
+        case 2: block_product(p, r, c, 2, last); break;
+        case 3: block_product(p, r, c, 3, last); break;
 #endif
-        default: block_product(p, r, c, BLOCK_COLS);
+        default: block_product(p, r, c, BLOCK_COLS, last);
       }
+  }
 }
 
 /* y[c][q] = scale * x[q][c] for `rows` queries; lanes up to the next whole vector become 0. */
@@ -93,6 +101,21 @@ static void transpose_out(float *y, int64_t y_row, const float *x, int rows, int
       for (int i = 0; i < VF_LANES && q0 + i < rows; i++)
         vf_store_n(y + (q0 + i) * y_row + c0, v[i], n);
     }
+}
+
+/* Rows of one head as they are best read. Multiples of 1 KB apart they would evict each other from
+ * the first-level cache: they are copied together. Sets the distance of rows. */
+static inline const float *near_rows(float *copy, const float *x, int64_t x_row, int rows, int dim,
+                                     int64_t *row) {
+  *row = x_row;
+  if (x_row % 256 || x_row == dim) return x;
+  *row = dim;
+  for (int i = 0; i < rows; i++)
+    for (int c = 0; c < dim; c += VF_LANES) {
+      int n = dim - c < VF_LANES ? dim - c : VF_LANES;
+      vf_store_n(copy + i * dim + c, vf_load_n(x + i * x_row + c, n), n);
+    }
+  return copy;
 }
 
 /* Which of 16 (8, 4) queries from `query` see `key`: not before it, and within the window. */

@@ -22,8 +22,8 @@ typedef struct backward_tile {
   const float *q_rows, *dy_rows;         /* [query][dim], rows of whole vectors */
   int64_t rows_apart, t;
   int rows, head;
-  float *q, *dy, *dq; /* [dim][query] */
-  float *q_copy, *dy_copy;
+  float *q, *dy, *dq;             /* [dim][query] */
+  float *q_copy, *dy_copy, *near; /* near: keys or values [key][dim] */
   float array[];
 } backward_tile;
 
@@ -33,13 +33,14 @@ static ms_status new_tile(int dim, backward_tile **out) {
   size_t part = (size_t)(padded(dim) * TILE);
   void *p;
   *out = NULL;
-  MS_TRY(ms_alloc(sizeof(backward_tile) + 5 * part * 4, "attention backward", &p));
+  MS_TRY(ms_alloc(sizeof(backward_tile) + 6 * part * 4, "attention backward", &p));
   backward_tile *b = p;
   b->q = b->array;
   b->dy = b->q + part;
   b->dq = b->dy + part;
   b->q_copy = b->dq + part;
   b->dy_copy = b->q_copy + part;
+  b->near = b->dy_copy + part;
   *out = b;
   return MS_OK;
 }
@@ -47,8 +48,7 @@ static ms_status new_tile(int dim, backward_tile **out) {
 /* Rows whose end is inside a vector are copied: the product reads whole vectors. */
 static const float *whole_rows(float *copy, const float *x, int64_t x_row, int rows, int dim) {
   if (dim % VF_LANES == 0) return x;
-  for (int i = 0; i < rows; i++)
-    memcpy(copy + i * padded(dim), x + i * x_row, (size_t)dim * 4);
+  for (int i = 0; i < rows; i++) memcpy(copy + i * padded(dim), x + i * x_row, (size_t)dim * 4);
   return copy;
 }
 
@@ -85,9 +85,8 @@ static void soften_backward(backward_tile *b, int64_t k, int keys, int wide, int
     vf lse = vf_load(b->lse + c * VF_LANES), delta = vf_load(b->delta + c * VF_LANES);
     for (int j = 0; j < keys; j++) {
       float *p = b->p + j * TILE + c * VF_LANES, *ds = b->ds + j * TILE + c * VF_LANES;
-      vf e = vf_exp(vf_load(p) - lse);
-      if (masked)
-        e = vf_select(visible(k + j, b->t + c * VF_LANES, a->window), e, vf_set(0));
+      vf e = vf_exp_weight(vf_load(p) - lse);
+      if (masked) e = vf_select(visible(k + j, b->t + c * VF_LANES, a->window), e, vf_set(0));
       vf_store(p, e);
       vf_store(ds, a->scale * e * (vf_load(ds) - delta));
     }
@@ -102,20 +101,47 @@ static void backward_pair(const backward_call *f, backward_tile *b, int64_t k, i
   int dim = a->head_dim, wide = (b->rows + VF_LANES - 1) / VF_LANES, lanes = wide * VF_LANES;
   int64_t row = (int64_t)a->kv_heads * dim;
   int64_t at = k * row + b->head / (a->heads / a->kv_heads) * dim;
-  tile_product scores = {.out = b->p, .out_row = TILE, .a = f->k + at, .a_row = row, .a_step = 1,
-                         .b = b->q, .b_row = TILE, .rows = keys, .inner = dim, .lanes = lanes};
+  int64_t step;
+  const float *value = near_rows(b->near, f->v + at, row, keys, dim, &step);
+  tile_product scores = {.out = b->ds,
+                         .out_row = TILE,
+                         .a = value,
+                         .a_row = step,
+                         .a_step = 1,
+                         .b = b->dy,
+                         .b_row = TILE,
+                         .rows = keys,
+                         .inner = dim,
+                         .lanes = lanes};
   multiply_tile(&scores);
-  scores.out = b->ds, scores.a = f->v + at, scores.b = b->dy;
+  const float *key = near_rows(b->near, f->k + at, row, keys, dim, &step);
+  scores.out = b->p, scores.a = key, scores.b = b->q;
   multiply_tile(&scores);
   soften_backward(b, k, keys, wide, needs_mask(b->t, b->rows, k, keys, a->window), a);
   if (what & DQ)
-    multiply_tile(&(tile_product){.out = b->dq, .out_row = TILE, .a = f->k + at, .a_row = 1,
-                                  .a_step = row, .b = b->ds, .b_row = TILE, .rows = dim,
-                                  .inner = keys, .lanes = lanes, .add = 1});
+    multiply_tile(&(tile_product){.out = b->dq,
+                                  .out_row = TILE,
+                                  .a = key,
+                                  .a_row = 1,
+                                  .a_step = step,
+                                  .b = b->ds,
+                                  .b_row = TILE,
+                                  .rows = dim,
+                                  .inner = keys,
+                                  .lanes = lanes,
+                                  .add = 1});
   if (what & DKV) {
-    tile_product sums = {.out = f->dv + at, .out_row = row, .a = b->p, .a_row = TILE, .a_step = 1,
-                         .b = b->dy_rows, .b_row = b->rows_apart, .rows = keys, .inner = b->rows,
-                         .lanes = dim, .add = 1};
+    tile_product sums = {.out = f->dv + at,
+                         .out_row = row,
+                         .a = b->p,
+                         .a_row = TILE,
+                         .a_step = 1,
+                         .b = b->dy_rows,
+                         .b_row = b->rows_apart,
+                         .rows = keys,
+                         .inner = b->rows,
+                         .lanes = dim,
+                         .add = 1};
     multiply_tile(&sums);
     sums.out = f->dk + at, sums.a = b->ds, sums.b = b->q_rows;
     multiply_tile(&sums);
@@ -142,7 +168,8 @@ static void backward_keys(const backward_call *f, backward_tile *b, int64_t star
                           int64_t k, int kv_head) {
   const ms_attention_shape *a = f->shape;
   int group = a->heads / a->kv_heads, keys = count(k, end);
-  int64_t last = a->window && k + keys - 2 + a->window < end - 1 ? k + keys - 2 + a->window : end - 1;
+  int64_t last =
+      a->window && k + keys - 2 + a->window < end - 1 ? k + keys - 2 + a->window : end - 1;
   for (int h = kv_head * group; h < (kv_head + 1) * group; h++)
     for (int64_t t = start + (k - start) / TILE * TILE; t <= last; t += TILE) {
       load_queries(f, b, t, count(t, end), h);
@@ -179,7 +206,7 @@ static void few_tasks(const backward_call *f, backward_tile *b, const int32_t *s
   }
 }
 
-enum { MANY = 16 };
+enum { MANY = 4 }; /* tasks that keep a few cores busy */
 
 ms_status MS_KERNEL(attention_backward)(ms_stream *s, float *dq, float *dk, float *dv,
                                         const float *dy, const float *y, const float *lse,

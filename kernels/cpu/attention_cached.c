@@ -39,7 +39,7 @@ static float one_row(float *y, const float *q, const float *k, const float *v, i
     top = block_top;
     for (int j = 0; j < m; j += VF_LANES) {
       int c = m - j < VF_LANES ? m - j : VF_LANES;
-      vf_store_n(p + j, vf_exp(vf_load_n(p + j, c) - top), c);
+      vf_store_n(p + j, vf_exp_weight(vf_load_n(p + j, c) - top), c);
     }
     for (int j = 0; j < m; j++) {
       total += p[j];

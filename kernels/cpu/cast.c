@@ -40,16 +40,16 @@ static inline uint16_t to_f16(float x) {
   return (uint16_t)(sign | a >> 13);
 }
 
-#define LOOP(Y, X, EXPR)                                                   \
-  do {                                                                     \
-    Y *yy = y;                                                             \
-    const X *xx = x;                                                       \
-    _Pragma("omp parallel for simd schedule(static) if (n > 1 << 16)")     \
-    for (int64_t i = 0; i < n; i++) {                                      \
-      X v = xx[i];                                                         \
-      yy[i] = EXPR;                                                        \
-    }                                                                      \
-    return MS_OK;                                                          \
+#define LOOP(Y, X, EXPR)                                                                          \
+  do {                                                                                            \
+    Y *yy = y;                                                                                    \
+    const X *xx = x;                                                                              \
+    _Pragma("omp parallel for simd schedule(static) if (n > 1 << 16)") for (int64_t i = 0; i < n; \
+                                                                            i++) {                \
+      X v = xx[i];                                                                                \
+      yy[i] = EXPR;                                                                               \
+    }                                                                                             \
+    return MS_OK;                                                                                 \
   } while (0)
 
 ms_status MS_KERNEL(cast)(ms_stream *s, void *y, int y_dtype, const void *x, int x_dtype,

@@ -29,7 +29,8 @@ enum { MS_SERIAL = 1 << 15 };
 enum { MS_FEW_ROWS = 8 }; /* up to here linear is bound by reading the weights */
 
 #ifdef MS_ISA
-ms_status MS_KERNEL(cast)(ms_stream *s, void *y, int y_dtype, const void *x, int x_dtype, int64_t n);
+ms_status MS_KERNEL(cast)(ms_stream *s, void *y, int y_dtype, const void *x, int x_dtype,
+                          int64_t n);
 ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
                             int64_t rows, int64_t in, int64_t out, int add);
 ms_status MS_KERNEL(linear_few)(float *y, const float *x, const void *w, int w_dtype, int64_t rows,

@@ -137,8 +137,11 @@ static ms_status compute(const product *p) {
   return MS_OK;
 }
 
-static ms_status multiply(product p) {
+/* y[m,n] = a b, in the order of BLAS. */
+static ms_status multiply(char ta, char tb, int64_t m, int64_t n, int64_t k, const float *a,
+                          int64_t lda, const void *b, int b_dtype, int64_t ldb, int add, float *y) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
+  product p = {ta, tb, m, n, k, a, b, b_dtype, add, y, lda, ldb, 0, 0, 0};
   pthread_once(&once, cap_library);
   choose_grid(&p);
   return compute(&p);
@@ -147,18 +150,15 @@ static ms_status multiply(product p) {
 ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
                             int64_t rows, int64_t in, int64_t out, int add) {
   if (rows <= MS_FEW_ROWS) return MS_KERNEL(linear_few)(y, x, w, w_dtype, rows, in, out, add);
-  return multiply((product){.ta = 'N', .tb = 'T', .m = rows, .n = out, .k = in, .a = x, .b = w,
-                            .b_dtype = w_dtype, .add = add, .y = y, .lda = in, .ldb = in});
+  return multiply('N', 'T', rows, out, in, x, in, w, w_dtype, in, add, y);
 }
 
 ms_status MS_KERNEL(linear_dx)(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
                                int64_t rows, int64_t in, int64_t out, int add) {
-  return multiply((product){.ta = 'N', .tb = 'N', .m = rows, .n = in, .k = out, .a = dy, .b = w,
-                            .b_dtype = w_dtype, .add = add, .y = dx, .lda = out, .ldb = in});
+  return multiply('N', 'N', rows, in, out, dy, out, w, w_dtype, in, add, dx);
 }
 
 ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, const float *dy, const float *x,
                                int64_t rows, int64_t in, int64_t out, int add) {
-  return multiply((product){.ta = 'T', .tb = 'N', .m = out, .n = in, .k = rows, .a = dy, .b = x,
-                            .b_dtype = MS_F32, .add = add, .y = dw, .lda = out, .ldb = in});
+  return multiply('T', 'N', out, in, rows, dy, out, x, MS_F32, in, add, dw);
 }

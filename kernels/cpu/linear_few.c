@@ -8,8 +8,8 @@
 enum { OUTS = 4, ROWS = 4 };
 
 /* sum[o][r] = x[r] . w[o]; `rows` and `dtype` are constants where this is inlined. */
-VF_INLINE void dot_block(float sum[OUTS][ROWS], const float *x, const void *w, int dtype,
-                         int rows, int64_t in) {
+VF_INLINE void dot_block(float sum[OUTS][ROWS], const float *x, const void *w, int dtype, int rows,
+                         int64_t in) {
   vf acc[OUTS][ROWS] = {};
   for (int64_t i = 0; i < in; i += VF_LANES) {
     int64_t n = in - i < VF_LANES ? in - i : VF_LANES;
@@ -27,12 +27,12 @@ VF_INLINE void dot_block(float sum[OUTS][ROWS], const float *x, const void *w, i
 
 static void dots(float sum[OUTS][ROWS], const float *x, const void *w, int dtype, int rows,
                  int64_t in) {
-#define CASE(R)                                             \
-  case R:                                                   \
-    if (dtype == MS_F32)                                    \
-      dot_block(sum, x, w, MS_F32, R, in);                  \
-    else                                                    \
-      dot_block(sum, x, w, MS_BF16, R, in);                 \
+#define CASE(R)                             \
+  case R:                                   \
+    if (dtype == MS_F32)                    \
+      dot_block(sum, x, w, MS_F32, R, in);  \
+    else                                    \
+      dot_block(sum, x, w, MS_BF16, R, in); \
     break;
   switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) }
 #undef CASE

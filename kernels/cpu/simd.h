@@ -36,7 +36,15 @@ typedef uint16_t vh_unaligned __attribute__((vector_size(2 * VF_LANES), aligned(
 
 /* ---- constants and lanes ---- */
 
-VF_INLINE vf vf_set(float x) { return (vf){} + x; }
+VF_INLINE vf vf_set(float x) {
+#if VF_LANES == 16
+  return _mm512_set1_ps(x);
+#elif VF_LANES == 8
+  return _mm256_set1_ps(x);
+#else
+  return (vf){x, x, x, x};
+#endif
+}
 VF_INLINE vi vi_set(int32_t x) { return (vi){} + x; }
 /* 0, 1, 2, ... */
 VF_INLINE vi vi_index(void) {
@@ -252,6 +260,13 @@ VF_INLINE vf vf_exp(vf x) {
   p = vf_fma(p, r, vf_set(5.0000001201e-1f));
   p = vf_fma(p, r * r, r) + 1.0f;
   return vf_scale(p, n);
+}
+
+/* e^x for weights of a softmax, whose largest x is near 0: 0 below -60. What is 1e-26 of the whole
+ * is nothing in f32, and arithmetic on subnormal numbers takes a hundred cycles each. */
+VF_INLINE vf vf_exp_weight(vf x) {
+  vi tiny = (vi)(x < vf_set(-60.0f));
+  return vf_select(tiny, vf_set(0), vf_exp(vf_select(tiny, vf_set(0), x)));
 }
 
 /* ln x within about 1 ulp; -inf at 0, NaN below 0 and for NaN, inf at inf; subnormals too.

@@ -1,7 +1,7 @@
 --- Matrix products against oneDNN's own threaded sgemm, interleaved in one run.
 ---   luajit tests/bench/gemm.lua [threads] [seconds per shape]
---- Columns: our GFLOP/s, the library's (medians; in brackets the best), and the median of the ratios
---- of neighbouring runs. On a busy machine only the ratios mean something.
+--- Columns: our GFLOP/s, the library's (medians; in brackets the best), and the median of the
+--- ratios of neighbouring runs. On a busy machine only the ratios mean something.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
@@ -44,9 +44,9 @@ end
 
 -- Runs ours and theirs in turn for `seconds`.
 local function compare(work, ours, theirs)
-  local a, b, ratio, stop = {}, {}, {}, nil
+  local a, b, ratio = {}, {}, {}
   for _ = 1, 3 do ours() theirs() end
-  stop = C.ms_clock() + seconds
+  local stop = C.ms_clock() + seconds
   repeat
     local x, y = timed(ours), timed(theirs)
     a[#a + 1], b[#b + 1], ratio[#ratio + 1] = work / x * 1e-9, work / y * 1e-9, y / x
@@ -58,29 +58,32 @@ end
 local logs, smallest = {}, math.huge
 local function report(name, ...)
   local a, a_best, b, b_best, ratio = ...
-  print(('%-26s %6.0f (%4.0f) %6.0f (%4.0f)  %5.2f  %5.2f'):format(name, a, a_best, b, b_best, ratio,
-    a_best / b_best))
+  print(('%-26s %6.0f (%4.0f) %6.0f (%4.0f)  %5.2f  %5.2f'):format(name, a, a_best, b, b_best,
+    ratio, a_best / b_best))
   logs[#logs + 1] = math.log(ratio)
   smallest = math.min(smallest, ratio)
 end
 
 local forms = {
   F = function(rows, inner, out, dtype)
-    local x, w, y = tensor('f32', rows, inner), tensor(dtype, out, inner), tensor('f32', rows, out)
+    local x, w = tensor('f32', rows, inner), tensor(dtype, out, inner)
+    local y = tensor('f32', rows, out)
     local a, b, c = buffer(rows * inner), buffer(out * inner), buffer(rows * out)
     return function() ms.ops.linear(y, x, w) end, function()
       dnnl.dnnl_sgemm(78, 84, rows, out, inner, 1, a, inner, b, inner, 0, c, out)
     end, { a, b, c }
   end,
   D = function(rows, inner, out, dtype)
-    local dy, w, dx = tensor('f32', rows, out), tensor(dtype, out, inner), tensor('f32', rows, inner)
+    local dy, w = tensor('f32', rows, out), tensor(dtype, out, inner)
+    local dx = tensor('f32', rows, inner)
     local a, b, c = buffer(rows * out), buffer(out * inner), buffer(rows * inner)
     return function() ms.ops.linear_dx(dx, dy, w) end, function()
       dnnl.dnnl_sgemm(78, 78, rows, inner, out, 1, a, out, b, inner, 0, c, inner)
     end, { a, b, c }
   end,
   W = function(rows, inner, out)
-    local dy, x, dw = tensor('f32', rows, out), tensor('f32', rows, inner), tensor('f32', out, inner)
+    local dy, x = tensor('f32', rows, out), tensor('f32', rows, inner)
+    local dw = tensor('f32', out, inner)
     local a, b, c = buffer(rows * out), buffer(rows * inner), buffer(out * inner)
     return function() ms.ops.linear_dw(dw, dy, x) end, function()
       dnnl.dnnl_sgemm(84, 78, out, inner, rows, 1, a, out, b, inner, 0, c, inner)
