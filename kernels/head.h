@@ -38,8 +38,15 @@ typedef struct ms_head_source {
 
 /* What the pass returns for each row and term, as doubles: the loss l with its factor t_scale (no
  * weight), then the fields of ms_term_result from `agree` on; all 0 where the weight is 0. */
-enum { MS_HEAD_VALUE = 0, MS_HEAD_AGREE, MS_HEAD_TEACHER_MASS, MS_HEAD_STUDENT_MASS,
-       MS_HEAD_TEACHER_ENTROPY, MS_HEAD_STUDENT_ENTROPY, MS_HEAD_STATS };
+enum {
+  MS_HEAD_VALUE = 0,
+  MS_HEAD_AGREE,
+  MS_HEAD_TEACHER_MASS,
+  MS_HEAD_STUDENT_MASS,
+  MS_HEAD_TEACHER_ENTROPY,
+  MS_HEAD_STUDENT_ENTROPY,
+  MS_HEAD_STATS
+};
 
 typedef struct ms_head_term {
   int32_t kind, objective, tail; /* as in ms_term */

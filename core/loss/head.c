@@ -72,8 +72,8 @@ static ms_status check_kd(const ms_head_call *c, int32_t i) {
              t->on ? "all" : "response", to->on ? "all" : "response");
   MS_REQUIRE(to->vocab <= c->head.vocab,
              "term %d (%s): the target covers %lld ids, the student has %lld: ask the teacher for "
-             "the shared ones (vocab)", i + 1, o->name, (long long)to->vocab,
-             (long long)c->head.vocab);
+             "the shared ones (vocab)",
+             i + 1, o->name, (long long)to->vocab, (long long)c->head.vocab);
   MS_REQUIRE(!t->target->dev || t->target->dev == c->dev,
              "term %d (%s): the target is on %s, the student on %s", i + 1, o->name,
              t->target->dev->spec, c->dev->spec);
@@ -291,9 +291,16 @@ static void set_term(space *w, int32_t i, double sum) {
   const ms_term *t = &w->call->term[i];
   ms_head_term *k = &w->term[i];
   w->norm[i] = t->norm > 0 ? t->norm : sum;
-  *k = (ms_head_term){.kind = t->kind, .objective = t->objective, .tail = t->tail, .source = -1,
-                      .vocab = w->call->head.vocab, .inv_t = 1, .inv_tt = 1, .t_scale = 1,
-                      .weight = w->weight[t->on], .row = w->row[t->on]};
+  *k = (ms_head_term){.kind = t->kind,
+                      .objective = t->objective,
+                      .tail = t->tail,
+                      .source = -1,
+                      .vocab = w->call->head.vocab,
+                      .inv_t = 1,
+                      .inv_tt = 1,
+                      .t_scale = 1,
+                      .weight = w->weight[t->on],
+                      .row = w->row[t->on]};
   if (t->kind == MS_TERM_KD) {
     const ms_objective *o = ms_objective_get(t->objective);
     const ms_target_options *to = &t->target->options;
@@ -364,10 +371,17 @@ static ms_status loss_pass(space *w, int64_t first, int64_t n, const int64_t *fr
   }
   for (int32_t i = 0; i < c->terms; i++)
     if (w->term[i].k) MS_TRY(topk_rows(w, i, from[c->term[i].on], count[c->term[i].on]));
-  ms_head_args a = {.stats = w->stats, .logits = w->logits, .label = c->label ? w->label : NULL,
-                    .rows = n, .vocab = c->head.vocab, .scale = c->head.scale,
-                    .soft_cap = c->head.soft_cap, .gradient = c->d_hidden != NULL,
-                    .terms = c->terms, .sources = w->sources, .term = w->term,
+  ms_head_args a = {.stats = w->stats,
+                    .logits = w->logits,
+                    .label = c->label ? w->label : NULL,
+                    .rows = n,
+                    .vocab = c->head.vocab,
+                    .scale = c->head.scale,
+                    .soft_cap = c->head.soft_cap,
+                    .gradient = c->d_hidden != NULL,
+                    .terms = c->terms,
+                    .sources = w->sources,
+                    .term = w->term,
                     .source = w->kernel_source};
   MS_TRY(MS_OP(c->dev, head_loss, &a));
   return add_results(w, first, n);
@@ -409,7 +423,8 @@ ms_status ms_head_learn(const ms_head_call *c) {
 
   MS_REQUIRE(c->terms >= 0 && c->rows >= 0, "head: %d terms, %lld rows", c->terms,
              (long long)c->rows);
-  MS_REQUIRE(c->d_hidden || !c->d_head, "head: the head's gradient needs that of the hidden states");
+  MS_REQUIRE(c->d_hidden || !c->d_head,
+             "head: the head's gradient needs that of the hidden states");
   for (int32_t i = 0; i < c->terms; i++) MS_TRY(check_term(c, i));
   count_rows(c, count, sum);
   MS_TRY(check_rows(c, count));
@@ -456,8 +471,8 @@ static ms_status head_of(const ms_tensor *hidden, const ms_tensor *head, double 
   MS_TRY(check_tensor("head", head, hidden, -1, 1));
   MS_REQUIRE(scale != 0 && isfinite(scale) && soft_cap >= 0 && isfinite(soft_cap),
              "head: scale %g, soft_cap %g", scale, soft_cap);
-  *out = (ms_head_weights){head->data, head->dtype, head->shape[0], head->shape[1], (float)scale,
-                           (float)soft_cap};
+  *out = (ms_head_weights){head->data,     head->dtype,  head->shape[0],
+                           head->shape[1], (float)scale, (float)soft_cap};
   return MS_OK;
 }
 

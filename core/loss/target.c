@@ -30,15 +30,15 @@ static ms_status check_options(const ms_target_options *o, int64_t rows, int64_t
   int64_t shared = o->vocab ? o->vocab : vocab;
   MS_REQUIRE(o->kind != MS_TARGET_TOPK || (o->k >= 1 && o->k <= shared),
              "target: k = %d not in 1..%lld", o->k, (long long)shared);
-  MS_REQUIRE(o->kind != MS_TARGET_HIDDEN ||
-                 o->hidden_dtype == MS_F32 || o->hidden_dtype == MS_BF16,
+  MS_REQUIRE(o->kind != MS_TARGET_HIDDEN || o->hidden_dtype == MS_F32 || o->hidden_dtype == MS_BF16,
              "target: hidden_dtype %d is neither f32 nor bf16", o->hidden_dtype);
   return MS_OK;
 }
 
 /* The arrays of a kind, in one piece; with `base` NULL only adds up. */
 static size_t lay_out(ms_target *t, char *base) {
-  size_t rows = (size_t)t->rows, k = (size_t)t->options.k, half = t->options.hidden_dtype == MS_BF16;
+  size_t rows = (size_t)t->rows, k = (size_t)t->options.k,
+         half = t->options.hidden_dtype == MS_BF16;
   switch (t->options.kind) {
     case MS_TARGET_TOPK:
       t->id = (int32_t *)base;
@@ -102,10 +102,17 @@ static ms_status make_topk(ms_target *t, const float *hidden, int64_t budget) {
   MS_TRY(dev->ops->alloc(bytes, &logits));
   for (int64_t r = 0; r < rows && st == MS_OK; r += size) {
     int64_t n = rows - r < size ? rows - r : size;
-    ms_topk_args a = {t->id + r * k, t->log_p + r * k, t->log_rest + r, logits, n, h->vocab,
-                      t->options.vocab, k,
+    ms_topk_args a = {t->id + r * k,
+                      t->log_p + r * k,
+                      t->log_rest + r,
+                      logits,
+                      n,
+                      h->vocab,
+                      t->options.vocab,
+                      k,
                       (float)(1 / (t->options.temperature * t->options.teacher_temperature)),
-                      h->scale, h->soft_cap};
+                      h->scale,
+                      h->soft_cap};
     MS_TRY_OR(end, MS_OP(dev, linear, logits, hidden + r * h->width, h->w, h->dtype, n, h->width,
                          h->vocab, 0));
     MS_TRY_OR(end, MS_OP(dev, topk, &a));
@@ -167,7 +174,8 @@ static ms_status check_topk_row(const ms_target_options *o, int64_t r, const int
   }
   MS_REQUIRE(fabs(mass - 1) <= MASS_SLACK,
              "target: row %lld has mass %g with its leftover, not 1: log_p and log_rest must come "
-             "from one softmax over all shared ids", (long long)r, mass);
+             "from one softmax over all shared ids",
+             (long long)r, mass);
   qsort(sorted, (size_t)o->k, sizeof *sorted, by_id);
   for (int32_t j = 1; j < o->k; j++)
     MS_REQUIRE(sorted[j] != sorted[j - 1], "target: row %lld has id %d twice", (long long)r,
@@ -221,11 +229,10 @@ int64_t ms_target_rows(const ms_target *t) { return t->rows; }
 ms_status ms_target_info(const ms_target *t, char **json) {
   const ms_target_options *o = &t->options;
   *json = NULL;
-  json_t *j = json_pack("{s:s, s:I, s:I, s:s, s:f, s:f, s:I}", "kind", kinds[o->kind], "rows",
-                        (json_int_t)t->rows, "vocab", (json_int_t)o->vocab, "on",
-                        o->on == MS_ON_ALL ? "all" : "response", "temperature", o->temperature,
-                        "teacher_temperature", o->teacher_temperature, "bytes",
-                        (json_int_t)t->bytes);
+  json_t *j = json_pack(
+      "{s:s, s:I, s:I, s:s, s:f, s:f, s:I}", "kind", kinds[o->kind], "rows", (json_int_t)t->rows,
+      "vocab", (json_int_t)o->vocab, "on", o->on == MS_ON_ALL ? "all" : "response", "temperature",
+      o->temperature, "teacher_temperature", o->teacher_temperature, "bytes", (json_int_t)t->bytes);
   if (!j) return MS_FAIL(MS_ENOMEM, "target: no memory for its description");
   if (o->kind == MS_TARGET_TOPK) json_object_set_new(j, "k", json_integer(o->k));
   if (o->kind == MS_TARGET_HIDDEN) {

@@ -19,8 +19,8 @@ typedef struct ms_head_weights {
 struct ms_target {
   ms_target_options options; /* vocab is never 0: the ids below it are those that take part */
   int64_t rows;
-  ms_device *dev;       /* where the arrays are; NULL: host memory */
-  void *data;           /* all of the arrays; those below lie in it */
+  ms_device *dev; /* where the arrays are; NULL: host memory */
+  void *data;     /* all of the arrays; those below lie in it */
   size_t bytes;
   int32_t *id;          /* topk: [rows, k] */
   float *log_p;         /* topk: [rows, k] */

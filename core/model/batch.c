@@ -7,8 +7,8 @@
 #include "../base/memory.h"
 
 static ms_status check_segments(int64_t tokens, int64_t segments, const int32_t *start) {
-  MS_REQUIRE(start && segments >= 1 && segments <= tokens,
-             "batch: %lld segments for %lld tokens", (long long)segments, (long long)tokens);
+  MS_REQUIRE(start && segments >= 1 && segments <= tokens, "batch: %lld segments for %lld tokens",
+             (long long)segments, (long long)tokens);
   MS_REQUIRE(start[0] == 0, "batch: segment_start[0] is %d, not 0", start[0]);
   for (int64_t i = 0; i < segments; i++)
     MS_REQUIRE(start[i + 1] > start[i] && start[i + 1] <= tokens,

@@ -11,8 +11,9 @@ ms_status ms_batch_check(const ms_model *model, const ms_batch *batch) {
   const ms_config *c = &model->config;
   for (int64_t i = 0; i < batch->segments; i++) {
     int64_t start = batch->segment_start[i], length = batch->segment_start[i + 1] - start;
-    MS_REQUIRE(length <= c->context, "batch: segment %lld has %lld tokens, the model's context %lld",
-               (long long)i, (long long)length, (long long)c->context);
+    MS_REQUIRE(length <= c->context,
+               "batch: segment %lld has %lld tokens, the model's context %lld", (long long)i,
+               (long long)length, (long long)c->context);
     for (int64_t t = start; t < start + length; t++)
       MS_REQUIRE(batch->token[t] < c->vocab,
                  "batch: token %d at position %lld (segment %lld, %lld) is outside the model's "

@@ -10,14 +10,15 @@ struct ms_device {
   ms_stream *stream; /* work of this device is queued here; NULL on the CPU */
   _Atomic int refs;  /* the handle, and everything that lives on the device */
   char spec[16];
-  ms_device *next;   /* device.c's list of open devices */
+  ms_device *next; /* device.c's list of open devices */
 };
 
 void ms_device_hold(ms_device *dev);
 
 /* Calls an operation of a device's table; a missing entry is an error that names both. */
-#define MS_OP(dev, op, ...)                                                                   \
-  ((dev)->ops->op ? (dev)->ops->op((dev)->stream, __VA_ARGS__)                                \
-                  : MS_FAIL(MS_EUNSUPPORTED, "%s: backend has no operation '%s'", (dev)->ops->name, #op))
+#define MS_OP(dev, op, ...)                         \
+  ((dev)->ops->op                                   \
+       ? (dev)->ops->op((dev)->stream, __VA_ARGS__) \
+       : MS_FAIL(MS_EUNSUPPORTED, "%s: backend has no operation '%s'", (dev)->ops->name, #op))
 
 #endif

@@ -12,8 +12,8 @@ struct ms_tensor {
   void *data;
   int dtype, rank;
   int64_t shape[MS_MAX_RANK];
-  int64_t count;    /* product of shape */
-  _Atomic int refs; /* the handle, and the views */
+  int64_t count;                /* product of shape */
+  _Atomic int refs;             /* the handle, and the views */
   void (*release)(void *owner); /* views of foreign memory: called with `owner` at the end */
   void *owner;
 };

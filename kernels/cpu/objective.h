@@ -27,9 +27,9 @@ typedef struct objective_sums {
 
 typedef struct element {
   vf p, q, r;
-  vf d; /* q - p */
-  vf e; /* e^-|r| */
-  vf x; /* e^-|r| - 1 */
+  vf d;     /* q - p */
+  vf e;     /* e^-|r| */
+  vf x;     /* e^-|r| - 1 */
   vi below; /* q < p */
 } element;
 
@@ -59,8 +59,9 @@ static inline void reverse_kl(const element *s, const objective_args *a, vf *val
 
 /* The mixture m = c p + (1 - c) q: u = log(m / p), v = log(m / q), and q / m. */
 static inline void mixture(const element *s, float c, vf *u, vf *v, vf *q_over_m) {
-  vf small = vf_select(s->below, vf_set(1 - c), vf_set(c)); /* the weight of the smaller of p and q */
-  vf w = vf_fma(small, s->e, vf_set(1.0f) - small);    /* m / max(p, q) */
+  vf small =
+      vf_select(s->below, vf_set(1 - c), vf_set(c)); /* the weight of the smaller of p and q */
+  vf w = vf_fma(small, s->e, vf_set(1.0f) - small);  /* m / max(p, q) */
   vf l = log_1p(w, small * s->x);
   *u = vf_select(s->below, l, l + s->r);
   *v = vf_select(s->below, l - s->r, l);
@@ -100,7 +101,7 @@ static inline void tvd(const element *s, const objective_args *a, vf *value, vf 
   vf half = vf_set(0.5f) * s->q;
   *value = vf_set(0.5f) * vf_abs(s->d);
   *h = vf_select((vf_abs(s->r) <= vf_set(a->sign_width)), vf_zero(),
-            vf_select(s->below, vf_zero() - half, half));
+                 vf_select(s->below, vf_zero() - half, half));
 }
 
 /* What both sides say about VF_LANES symbols. */
@@ -144,10 +145,10 @@ static inline __attribute__((always_inline)) void objective_loop(
 typedef void objective_function(float *h, float *q, objective_sums *sums, const float *lp,
                                 const float *lq, int64_t n, const objective_args *args);
 
-#define OBJECTIVE(name)                                                                      \
-  static void name##_loop(float *h, float *q, objective_sums *sums, const float *lp,         \
-                          const float *lq, int64_t n, const objective_args *args) {          \
-    objective_loop(h, q, sums, lp, lq, n, args, name);                                       \
+#define OBJECTIVE(name)                                                              \
+  static void name##_loop(float *h, float *q, objective_sums *sums, const float *lp, \
+                          const float *lq, int64_t n, const objective_args *args) {  \
+    objective_loop(h, q, sums, lp, lq, n, args, name);                               \
   }
 OBJECTIVE(forward_kl)
 OBJECTIVE(reverse_kl)

@@ -25,12 +25,12 @@ static inline int test_end(void) {
 }
 
 #define TEST(name) test_begin(name)
-#define CHECK(cond)                                                                  \
-  do {                                                                               \
-    if (!(cond)) {                                                                   \
-      test_bad = 1;                                                                  \
-      printf("failed: %s\n  %s:%d: %s\n", test_name, __FILE__, __LINE__, #cond);     \
-    }                                                                                \
+#define CHECK(cond)                                                              \
+  do {                                                                           \
+    if (!(cond)) {                                                               \
+      test_bad = 1;                                                              \
+      printf("failed: %s\n  %s:%d: %s\n", test_name, __FILE__, __LINE__, #cond); \
+    }                                                                            \
   } while (0)
 
 #endif
