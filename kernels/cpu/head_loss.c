@@ -29,6 +29,7 @@ typedef struct plan {
   int *group;     /* [terms]; -1: a full target */
   int ranges;     /* ids are cut where some term's vocab ends */
   int64_t *bound; /* [ranges + 1] */
+  int *first;     /* [ranges + 1]: their blocks */
   int blocks;
   struct block {
     int64_t start, size;
@@ -45,6 +46,7 @@ typedef struct work {
   float *sum, *slope, *extra, *h; /* rows */
   float *block_max;               /* [blocks] */
   float *block_sum;               /* [groups, blocks] */
+  float *block_scale;             /* [groups, blocks]: exp((its - the range's maximum) inv_t) */
   logsum *range;                  /* [groups, ranges] */
   int64_t *top;                   /* [ranges]: where the range's maximum is; -1 */
   uint8_t *on;                    /* [groups, ranges]: needed in this row */
@@ -81,7 +83,7 @@ static void add_bound(plan *p, int64_t bound) {
 
 static void count_blocks(plan *p) {
   p->blocks = 0;
-  for (int r = 0; r < p->ranges; r++)
+  for (int r = 0; r < p->ranges; p->first[++r] = p->blocks)
     for (int64_t i = p->bound[r]; i < p->bound[r + 1]; i += LOGSUM_BLOCK) {
       int64_t n = p->bound[r + 1] - i;
       if (p->block)
@@ -96,11 +98,12 @@ static ms_status plan_make(plan *p, const ms_head_args *a) {
   memset(p, 0, sizeof *p);
   p->args = a;
   size_t n = (size_t)a->terms;
-  MS_TRY(ms_alloc((n + 1) * sizeof(float) + n * sizeof(int) + (n + 2) * sizeof(int64_t), "head: plan",
-                  &m));
+  MS_TRY(ms_alloc((n + 1) * sizeof(float) + (2 * n + 2) * sizeof(int) + (n + 2) * sizeof(int64_t),
+                  "head: plan", &m));
   p->bound = m;
   p->inv_t = (float *)(p->bound + n + 2);
   p->group = (int *)(p->inv_t + n + 1);
+  p->first = p->group + n;
   for (int i = 0; i < a->terms; i++) {
     const ms_head_term *t = &a->term[i];
     p->group[i] = t->source >= 0 ? -1 : group_of(p, (float)t->inv_t);
@@ -153,6 +156,7 @@ static size_t work_lay(work *w, const plan *p, char *base) {
   w->extra = cut(base, &u, g > 1 ? (g - 1) * row : 0);
   w->block_max = cut(base, &u, b * 4);
   w->block_sum = cut(base, &u, g * b * 4);
+  w->block_scale = cut(base, &u, g * b * 4);
   w->range = cut(base, &u, g * r * sizeof(logsum));
   w->top = cut(base, &u, r * 8);
   w->on = cut(base, &u, g * r);
@@ -192,7 +196,7 @@ static int32_t place_id(const plan *p, work *w, int32_t id, float z) {
   return (int32_t)w->ids++;
 }
 
-static int is_active(const ms_head_term *t, int64_t r) { return t->weight[r] > 0; }
+static inline int is_active(const ms_head_term *t, int64_t r) { return t->weight[r] > 0; }
 
 /* Collects the ids of all supports and takes them out of the row. */
 static void take_supports(const plan *p, work *w, float *z, int64_t r) {
@@ -208,6 +212,18 @@ static void take_supports(const plan *p, work *w, float *z, int64_t r) {
     slot += t->k;
   }
   for (int64_t i = 0; i < w->ids; i++) z[w->id[i]] = -INFINITY;
+}
+
+/* Single ids of a row lie anywhere in memory: they are asked for a row ahead. */
+static void fetch_supports(const ms_head_args *a, const float *z, int64_t r) {
+  if (r >= a->rows) return;
+  if (a->label) __builtin_prefetch(z + a->label[r], 1, 3);
+  for (int i = 0; i < a->terms; i++) {
+    const ms_head_term *t = &a->term[i];
+    if (!t->k || !is_active(t, r)) continue;
+    const int32_t *id = t->id + (int64_t)t->row[r] * t->k;
+    for (int32_t j = 0; j < t->k && j < 256; j++) __builtin_prefetch(z + id[j], 1, 3);
+  }
 }
 
 /* ---- the shared pass ---- */
@@ -256,11 +272,12 @@ static void sum_row(const plan *p, work *w, float *z) {
     w->factor[i] = 0;
   }
   for (int g = 0; g < p->groups; g++)
-    for (int i = 0; i < p->blocks; i++) {
-      int k = g * p->ranges + p->block[i].range;
-      if (w->on[k])
-        logsum_add(&w->range[k], (logsum){w->block_max[i], w->block_sum[g * p->blocks + i]},
-                   p->inv_t[g]);
+    for (int k = 0; k < p->ranges; k++) {
+      int from = p->first[k], at = g * p->blocks + from;
+      if (w->on[g * p->ranges + k])
+        w->range[g * p->ranges + k] =
+            logsum_list(w->block_scale + at, w->block_max + from, w->block_sum + at,
+                        p->first[k + 1] - from, p->inv_t[g]);
     }
 }
 
@@ -377,18 +394,31 @@ static void renormalize(float *x, int32_t n) {
   for (int32_t i = 0; i < n; i++) x[i] = (float)(x[i] - l);
 }
 
-/* Lists the symbols that both sides have; sets lp and lq. */
-static void list_symbols(const plan *p, work *w, const ms_head_term *t, int g, support *s) {
-  double log_all = logsum_log(s->all);
+/* sum of exp(x), x <= 0 but for rounding. */
+static double mass_of(const float *x, int64_t n) {
+  vf sum = vf_zero();
+  for (int64_t i = 0; i < n; i += VF_LANES)
+    sum = sum + vf_exp(vf_load_fill(x + i, n - i, -INFINITY));
+  return vf_sum(sum);
+}
+
+/* Lists the symbols that both sides have, sets lp and lq; returns the student's mass in the
+ * support. */
+static double list_symbols(const plan *p, work *w, const ms_head_term *t, int g, support *s) {
+  double log_all = logsum_log(s->all), mass = 0;
   int32_t n = 0;
   float inv_t = p->inv_t[g];
   for (int32_t j = 0; j < t->k; j++) {
     float z = w->z[s->slot[j]];
-    if (s->log_p[j] == -INFINITY || z == -INFINITY) continue;
+    if (s->log_p[j] == -INFINITY || z == -INFINITY) {
+      mass += exp(logsum_logp(s->all, log_all, z, inv_t)); /* the student alone may have it */
+      continue;
+    }
     w->symbol[n] = j;
     w->lp[n] = s->log_p[j];
     w->lq[n++] = logsum_logp(s->all, log_all, z, inv_t);
   }
+  mass += mass_of(w->lq, n);
   s->log_q_rest = s->out.max == -INFINITY
                       ? -INFINITY
                       : (float)(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) -
@@ -406,22 +436,17 @@ static void list_symbols(const plan *p, work *w, const ms_head_term *t, int g, s
     renormalize(w->lp, n);
     renormalize(w->lq, n);
   }
-  for (int32_t i = n; i < (n + VF_LANES - 1) / VF_LANES * VF_LANES; i++) w->lp[i] = w->lq[i] = OBJECTIVE_FILL;
+  for (int32_t i = n; i % VF_LANES; i++) w->lp[i] = w->lq[i] = OBJECTIVE_FILL;
+  return mass;
 }
 
 static void topk_stats(const plan *p, const work *w, const ms_head_term *t, int g,
                        const support *s, double *stats) {
-  double log_all = logsum_log(s->all), teacher = 0, student = 0;
   int32_t top = 0;
-  for (int32_t j = 0; j < t->k; j++) {
-    float z = w->z[s->slot[j]];
-    teacher += exp(s->log_p[j]);
-    if (z > -INFINITY) student += exp(logsum_logp(s->all, log_all, z, p->inv_t[g]));
+  for (int32_t j = 1; j < t->k; j++)
     if (s->log_p[j] > s->log_p[top] || (s->log_p[j] == s->log_p[top] && s->id[j] < s->id[top]))
       top = j;
-  }
-  stats[MS_HEAD_TEACHER_MASS] = teacher;
-  stats[MS_HEAD_STUDENT_MASS] = student;
+  stats[MS_HEAD_TEACHER_MASS] = mass_of(s->log_p, t->k);
   stats[MS_HEAD_AGREE] = student_top(p, w, g, t->vocab) == s->id[top];
 }
 
@@ -448,9 +473,10 @@ static void topk_term(const plan *p, work *w, int index, const int32_t *slot, in
   for (int32_t j = 0; j < t->k; j++) w->mark[slot[j]] = index + 1;
   s.log_rest = t->log_rest[row];
   s.out = s.all = outside(p, w, g, t->vocab, index + 1);
-  for (int32_t j = 0; j < t->k; j++) logsum_add(&s.all, (logsum){w->z[slot[j]], 1}, p->inv_t[g]);
+  for (int32_t j = 0; j < t->k; j++) w->lq[j] = w->z[slot[j]];
+  logsum_add(&s.all, logsum_list(NULL, w->lq, NULL, t->k, p->inv_t[g]), p->inv_t[g]);
   topk_stats(p, w, t, g, &s, stats);
-  list_symbols(p, w, t, g, &s);
+  stats[MS_HEAD_STUDENT_MASS] = list_symbols(p, w, t, g, &s);
   if (objectives[objective].needs & OBJECTIVE_GAPS)
     symbol_gaps(w, s.id, s.symbols, t->parameter, &o);
   objectives[objective].loop(w->dh, w->q, &sums, w->lp, w->lq, (s.symbols + VF_LANES - 1) / VF_LANES * VF_LANES, &o);
@@ -480,6 +506,7 @@ typedef struct full {
   float inv_t, inv_tt, log_z, log_y;
   logsum sz, sy;
   int64_t top_z, top_y;
+  int nan;
 } full;
 
 /* Adds a block to both log-sum-exps; pa and pb are scratch. */
@@ -494,8 +521,11 @@ static void full_block(full *f, int64_t from, int64_t n, float *pa, float *pb) {
   float ma = block_max(pa, room), mb = block_max(pb, room);
   if (ma > f->sy.max) f->top_y = from + block_find(pa, n, ma);
   if (mb > f->sz.max) f->top_z = from + block_find(pb, n, mb);
-  logsum_add(&f->sy, (logsum){ma, block_exp(NULL, pa, room, ma, f->inv_tt)}, f->inv_tt);
-  logsum_add(&f->sz, (logsum){mb, block_exp(NULL, pb, room, mb, f->inv_t)}, f->inv_t);
+  logsum a = {ma, block_exp(NULL, pa, room, ma, f->inv_tt)};
+  logsum b = {mb, block_exp(NULL, pb, room, mb, f->inv_t)};
+  f->nan |= isnan(a.sum) || isnan(b.sum);
+  logsum_add(&f->sy, a, f->inv_tt);
+  logsum_add(&f->sz, b, f->inv_t);
 }
 
 /* lp and lq of a block, filled up to a multiple of VF_LANES. */
@@ -604,6 +634,11 @@ static void full_term(const plan *p, work *w, int index, float *z, int64_t r, in
 
   if (first && args->gradient) memset(w->sum, 0, (size_t)args->vocab * sizeof *w->sum);
   FULL_BLOCKS(t->vocab) full_block(&f, from, n, lp, lq);
+  if (f.nan) { /* seen by whoever looks at losses or gradients, however few of the logits it is */
+    stats[MS_HEAD_VALUE] = NAN;
+    for (int64_t i = 0; i < t->vocab && args->gradient; i++) w->sum[i] = NAN;
+    return;
+  }
   if (f.top_z < 0) return;
   f.log_z = (float)logsum_log(f.sz);
   f.log_y = (float)logsum_log(f.sy);
@@ -623,17 +658,12 @@ static void full_term(const plan *p, work *w, int index, float *z, int64_t r, in
 
 /* ---- rows ---- */
 
-/* The first group of a block: e becomes factor * e + add; `ahead` is fetched into the cache. */
-static void scale_block(float *z, const float *e, const float *add, int64_t n, float factor,
-                        const float *ahead) {
+/* z = factor * e + add (NULL: nothing) */
+static void scale_block(float *z, const float *e, const float *add, int64_t n, float factor) {
   vf f = vf_set(factor);
   int64_t i = 0;
   for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES) {
     vf x = f * vf_load(e + i), y = f * vf_load(e + i + VF_LANES);
-    if (ahead) {
-      __builtin_prefetch(ahead + i, 0, 2);
-      if (VF_LANES > 8) __builtin_prefetch(ahead + i + VF_LANES, 0, 2);
-    }
     if (add) x = x + vf_load(add + i), y = y + vf_load(add + i + VF_LANES);
     vf_store(z + i, x);
     vf_store(z + i + VF_LANES, y);
@@ -642,8 +672,7 @@ static void scale_block(float *z, const float *e, const float *add, int64_t n, f
 }
 
 /* The gradient of the ids of a block, those in U apart. */
-static void finish_block(const plan *p, work *w, float *z, const float *sum, const float *next,
-                         int index) {
+static void finish_block(const plan *p, work *w, float *z, const float *sum, int index) {
   const struct block *b = &p->block[index];
   float *out = z + b->start;
   const float *add = sum ? sum + b->start : NULL;
@@ -653,8 +682,8 @@ static void finish_block(const plan *p, work *w, float *z, const float *sum, con
     int k = g * p->ranges + b->range;
     if (!w->on[k]) continue;
     const float *e = exps_of(p, w, z, g, b);
-    double f = w->factor[k] * exp_above(w->block_max[index], w->range[k].max, p->inv_t[g]);
-    scale_block(out, e, add, b->size, (float)f, any || !next ? NULL : next + b->start);
+    double f = w->factor[k] * w->block_scale[g * p->blocks + index];
+    scale_block(out, e, add, b->size, (float)f);
     add = out;
     any = 1;
   }
@@ -667,8 +696,7 @@ static void finish_block(const plan *p, work *w, float *z, const float *sum, con
 
 static void finish_row(const plan *p, work *w, float *z, int64_t r, const float *sum) {
   const ms_head_args *a = p->args;
-  const float *next = r + 1 < a->rows ? z + a->vocab : NULL;
-  for (int i = 0; i < p->blocks; i++) finish_block(p, w, z, sum, next, i);
+  for (int i = 0; i < p->blocks; i++) finish_block(p, w, z, sum, i);
   for (int64_t i = 0; i < w->ids; i++)
     z[w->id[i]] = (float)(w->grad[i] + (sum ? sum[w->id[i]] : 0));
   for (int i = 0; i < a->terms; i++)
@@ -711,6 +739,7 @@ static void head_row(const plan *p, work *w, int64_t r) {
     }
   float label_z = a->label ? z[a->label[r]] : 0;
   take_supports(p, w, z, r);
+  fetch_supports(a, z + a->vocab, r + 1);
   choose_groups(p, w, r);
   sum_row(p, w, z);
   sparse_terms(p, w, r, label_z, stats);

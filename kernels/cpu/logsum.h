@@ -7,7 +7,9 @@
 #define MS_CPU_LOGSUM_H
 #include "softmax_math.h"
 
-enum { LOGSUM_BLOCK = 4096 };
+/* Elements of a block, and how far ahead of it the row is fetched: measured, memory then works while
+ * exponentials are made. */
+enum { LOGSUM_BLOCK = 1024, LOGSUM_AHEAD = 4096 };
 
 /* sum of exp((z - max) inv_t), with max in units of z; max is -inf when there is nothing. */
 typedef struct logsum {
@@ -61,22 +63,47 @@ static inline int64_t block_find(const float *z, int64_t n, float value) {
 }
 
 /* sum of exp((z - max) inv_t); the terms go to `e` (NULL: not wanted), which may be z. */
-static inline float block_exp(float *e, const float *z, int64_t n, float max, float inv_t) {
-  vf m = vf_set(max == -INFINITY ? 0.0f : max), t = vf_set(inv_t), a = vf_zero(), b = a;
+static inline __attribute__((always_inline)) float block_exp_to(float *e, const float *z, int64_t n,
+                                                                float max, float inv_t) {
+  vf m = vf_set(max == -INFINITY ? 0.0f : max), a = vf_zero(), b = a;
+  vf t = vf_set(inv_t * 1.44269504088896341f);
   int64_t i = 0;
   for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES) {
-    vf x = exp_negative((vf_load(z + i) - m) * t), y = exp_negative((vf_load(z + i + VF_LANES) - m) * t);
+    vf x = exp2_negative((vf_load(z + i) - m) * t);
+    vf y = exp2_negative((vf_load(z + i + VF_LANES) - m) * t);
+    __builtin_prefetch(z + i + LOGSUM_AHEAD, 0, 3);
+    __builtin_prefetch(z + i + LOGSUM_AHEAD + 16, 0, 3);
     a = a + x;
     b = b + y;
     if (e) vf_store(e + i, x), vf_store(e + i + VF_LANES, y);
   }
   for (; i < n; i += VF_LANES) {
     int64_t rest = n - i < VF_LANES ? n - i : VF_LANES;
-    vf x = exp_negative((vf_load_fill(z + i, rest, -INFINITY) - m) * t);
+    vf x = exp2_negative((vf_load_fill(z + i, rest, -INFINITY) - m) * t);
     a = a + x;
     if (e) vf_store_part(e + i, x, rest);
   }
   return vf_sum(a + b);
+}
+
+static inline float block_exp(float *e, const float *z, int64_t n, float max, float inv_t) {
+  return e ? block_exp_to(e, z, n, max, inv_t) : block_exp_to(NULL, z, n, max, inv_t);
+}
+
+/* The sum over a list of such sums, in order; sum NULL: all 1. scale (NULL: not wanted) gets each
+ * one's exp((max - the largest max) inv_t). */
+static inline logsum logsum_list(float *scale, const float *max, const float *sum, int64_t n,
+                                 float inv_t) {
+  logsum all = {block_max(max, n), 0};
+  vf m = vf_set(all.max == -INFINITY ? 0.0f : all.max);
+  for (int64_t i = 0; i < n; i += VF_LANES) {
+    vf e = exp_negative((vf_load_fill(max + i, n - i, -INFINITY) - m) * vf_set(inv_t));
+    if (scale) vf_store_part(scale + i, e, n - i);
+    float part[VF_LANES]; /* added in double: 1 + 1e-10 must not be 1 */
+    vf_store(part, sum ? e * vf_load_fill(sum + i, n - i, 0) : e);
+    for (int w = 0; w < VF_LANES; w++) all.sum += part[w];
+  }
+  return all;
 }
 
 /* The logits of a row after the head's scale and soft cap; the derivative of the cap goes to

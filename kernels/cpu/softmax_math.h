@@ -55,6 +55,34 @@ VF_INLINE vf exp_negative(vf x) {
   return vf_select(x < vf_set(EXP_FLOOR), vf_zero(), vf_fma(m, pow2, pow2));
 }
 
+/* 2^t for t <= 0, 0 at -inf; NaN stays. The polynomial is fitted to 2^f on |f| <= 1/2 with value 1
+ * at 0, relative error 2e-8. This one is for the long passes: t = x log2(e) is rounded once, so the
+ * result is known to |t| half-ulps. */
+VF_INLINE vf exp2_negative(vf t) {
+#if VF_LANES == 16
+  vf c = vf_max(vf_set(-300.0f), t); /* vscalefps takes care of what underflows */
+  vf n = _mm512_roundscale_ps(c, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  vf c = vf_max(vf_set(-126.0f), t);
+  vf n = vf_round(c);
+#endif
+  vf f = c - n;
+  vf p = vf_set(0x1.41fbbcp-13f);
+  p = vf_fma(p, f, vf_set(0x1.5f3e54p-10f));
+  p = vf_fma(p, f, vf_set(0x1.3b2d4cp-7f));
+  p = vf_fma(p, f, vf_set(0x1.c6aee8p-5f));
+  p = vf_fma(p, f, vf_set(0x1.ebfbdcp-3f));
+  p = vf_fma(p, f, vf_set(0x1.62e430p-1f));
+  p = vf_fma(p, f, vf_set(1.0f));
+#if VF_LANES == 16
+  return _mm512_scalef_ps(p, n);
+#else
+  vi dead = t < vf_set(-126.0f);
+  vf pow2 = (vf)((__builtin_convertvector(n, vi) + 127) << 23);
+  return (vf)(~dead & (vi)(p * pow2));
+#endif
+}
+
 /* e^x and e^x - 1 for x <= 0. */
 VF_INLINE vf exp_expm1(vf x, vf *expm1) {
   vf pow2, m = exp_parts(x, &pow2);

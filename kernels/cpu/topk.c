@@ -1,6 +1,8 @@
 /* topk.c - the k largest logits of each row with their log-probabilities and the leftover's. */
 #include "../head.h"
 
+#include <omp.h>
+
 #include "../../core/base/memory.h"
 #include "cpu.h"
 #include "logsum.h"
@@ -47,7 +49,8 @@ static void select_block(const float *z, int64_t from, int64_t to, int32_t *heap
   }
 }
 
-static void topk_row(const ms_topk_args *a, int64_t r) {
+/* max and sum: scratch, an element for each block. */
+static void topk_row(const ms_topk_args *a, int64_t r, float *max, float *sum) {
   float *z = a->logits + r * a->stride, t = a->inv_t;
   int32_t *id = a->id + r * a->k;
   float *lp = a->log_p + r * a->k;
@@ -63,14 +66,14 @@ static void topk_row(const ms_topk_args *a, int64_t r) {
     lp[j] = z[id[j]];
     z[id[j]] = -INFINITY;
   }
-  logsum rest = logsum_none();
-  for (int64_t i = 0; i < a->vocab; i += LOGSUM_BLOCK) {
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < a->vocab; i += LOGSUM_BLOCK, blocks++) {
     int64_t n = a->vocab - i < LOGSUM_BLOCK ? a->vocab - i : LOGSUM_BLOCK;
-    float m = block_max(z + i, n);
-    logsum_add(&rest, (logsum){m, block_exp(NULL, z + i, n, m, t)}, t);
+    max[blocks] = block_max(z + i, n);
+    sum[blocks] = block_exp(NULL, z + i, n, max[blocks], t);
   }
-  logsum all = rest;
-  for (int32_t j = 0; j < a->k; j++) logsum_add(&all, (logsum){lp[j], 1}, t);
+  logsum rest = logsum_list(NULL, max, sum, blocks, t), all = rest;
+  logsum_add(&all, logsum_list(NULL, lp, NULL, a->k, t), t);
   double log_sum = logsum_log(all);
   for (int32_t j = 0; j < a->k; j++) lp[j] = logsum_logp(all, log_sum, lp[j], t);
   a->log_rest[r] = rest.max == -INFINITY
@@ -79,7 +82,14 @@ static void topk_row(const ms_topk_args *a, int64_t r) {
 }
 
 ms_status MS_KERNEL(topk)(ms_stream *s, const ms_topk_args *args) {
+  int64_t blocks = (args->vocab + LOGSUM_BLOCK - 1) / LOGSUM_BLOCK;
+  void *scratch;
+  MS_TRY(ms_alloc((size_t)(omp_get_max_threads() * blocks) * 8, "topk: scratch", &scratch));
 #pragma omp parallel for schedule(dynamic, 4)
-  for (int64_t r = 0; r < args->rows; r++) topk_row(args, r);
+  for (int64_t r = 0; r < args->rows; r++) {
+    float *max = (float *)scratch + 2 * blocks * omp_get_thread_num();
+    topk_row(args, r, max, max + blocks);
+  }
+  ms_free(scratch);
   return MS_OK;
 }

@@ -178,6 +178,10 @@ describe('A 27: a NaN among the logits', function()
         local d, g = kd({ row(40, 2) }, { z }, o)
         assert.is_true(d ~= d)
         assert.is_true(g[1][1] ~= g[1][1])
+        for i = 1, 40 do z[i] = 0 / 0 end -- what one NaN among hidden states makes
+        d, g = kd({ row(40, 2) }, { z }, o)
+        assert.is_true(d ~= d)
+        assert.is_true(g[1][40] ~= g[1][40])
       end
     end
   end)
