@@ -56,8 +56,9 @@ ms_status MS_KERNEL(attention_cached)(ms_stream *s, float *y, const float *q, co
                                       int32_t heads, int32_t kv_heads, int32_t head_dim,
                                       float scale) {
   int32_t group = heads / kv_heads;
-  int64_t stride = (int64_t)kv_heads * head_dim;
-#pragma omp parallel for schedule(dynamic) collapse(2)
+  int64_t stride = (int64_t)kv_heads * head_dim, keys = 0;
+  for (int64_t r = 0; r < rows; r++) keys += length[r];
+#pragma omp parallel for schedule(dynamic) collapse(2) if (keys * heads * head_dim > MS_SERIAL)
   for (int64_t r = 0; r < rows; r++)
     for (int32_t h = 0; h < heads; h++) {
       int64_t key = (slot[r] * capacity + first[r]) * stride + (h / group) * head_dim;

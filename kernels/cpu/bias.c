@@ -14,24 +14,24 @@ ms_status MS_KERNEL(bias)(ms_stream *s, float *y, const void *b, int b_dtype, in
   return MS_OK;
 }
 
-/* Sums of BLOCK rows are added up: a float sum of all rows in one chain loses digits. */
-enum { BLOCK = 64 };
+/* Sums of BLOCK rows are added up: a float sum of all rows in one chain loses digits. A strip of
+ * columns is wide enough to read whole cache lines in a row. */
+enum { BLOCK = 64, STRIP = 64 };
 
-static void sum_columns(float *db, const float *dy, int64_t rows, int64_t cols, int64_t n) {
-  vf total = vf_load_n(db, n);
+static void sum_strip(float *db, const float *dy, int64_t rows, int64_t cols, int64_t n) {
   for (int64_t r0 = 0; r0 < rows; r0 += BLOCK) {
     int64_t end = r0 + BLOCK < rows ? r0 + BLOCK : rows;
-    vf sum = {};
-    for (int64_t r = r0; r < end; r++) sum += vf_load_n(dy + r * cols, n);
-    total += sum;
+    float sum[STRIP] = {0};
+    for (int64_t r = r0; r < end; r++)
+      for (int64_t c = 0; c < n; c++) sum[c] += dy[r * cols + c];
+    for (int64_t c = 0; c < n; c++) db[c] += sum[c];
   }
-  vf_store_n(db, total, n);
 }
 
 /* Threads share the columns, so each column is summed in one order. */
 ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, const float *dy, int64_t rows, int64_t cols) {
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
-  for (int64_t c = 0; c < cols; c += VF_LANES)
-    sum_columns(db + c, dy + c, rows, cols, cols - c < VF_LANES ? cols - c : VF_LANES);
+  for (int64_t c = 0; c < cols; c += STRIP)
+    sum_strip(db + c, dy + c, rows, cols, cols - c < STRIP ? cols - c : STRIP);
   return MS_OK;
 }

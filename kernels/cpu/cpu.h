@@ -25,7 +25,7 @@ ms_status ms_cpu_sync(ms_stream *s);
 
 /* Fewer elements than this are not worth waking the other threads. Whether they are woken never
  * changes a result. */
-enum { MS_SERIAL = 1 << 15 };
+enum { MS_SERIAL = 1 << 16 };
 enum { MS_FEW_ROWS = 8 }; /* up to here linear is bound by reading the weights */
 
 #ifdef MS_ISA
