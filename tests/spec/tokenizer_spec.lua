@@ -236,6 +236,12 @@ describe('tokenizer: merging', function()
     end)
   end
 
+  it('tells words of one hash apart in the cache', function()
+    local tok = made(byte_level())
+    for _, word in ipairs { 'rwhbwa', 'qivyha' } do same(tok:ids(word), bytes_of(word), word) end
+    tok:free()
+  end)
+
   it('takes a word that is a token as it is when merges are ignored', function()
     local merges = { { 'a', 'b' }, { 'b', 'c' }, { 'ab', 'c' } } -- abc: 258
     local file = byte_level { merges = merges, ignore_merges = true }
@@ -413,7 +419,8 @@ describe('tokenizer: words', function()
     assert.equal('a\225\160\142b', left('\\s', 'a \225\160\142\194\133\227\128\128b')) -- U+180E is none
     assert.equal(' !', left('\\w', 'a\204\129 _1\194\178!')) -- marks, connectors, and ² are
     assert.equal('a1', left('[^\\p{L}\\p{N}]', 'a-1 '))
-    assert.equal('\226\128\150', left('\\p{Han}', '\230\188\162\226\128\150')) -- a script, no extension
+    -- a script alone: U+3001 is used with Han, but not of it
+    assert.equal('\227\128\129', left('\\p{Han}', '\230\188\162\227\128\129'))
     assert.equal('', left('\\v', '\11'))
     assert.equal('\n', left('\\v', '\n')) -- vertical tab, not vertical space
   end)
@@ -440,6 +447,44 @@ describe('tokenizer: words', function()
     refused('tokenizer.json: pre_tokenizer.pretokenizers%[0%]: regular expression', left, '\\h', 'a')
   end)
 
+  -- A prefix space shows where each piece begins.
+  local function pieces(first, text)
+    local tok = made(byte_level { pre_tokenizer = { type = 'Sequence', pretokenizers = { first,
+      { type = 'ByteLevel', add_prefix_space = true, trim_offsets = true, use_regex = false } } } })
+    local shown = string.char(unpack(tok:ids(text))):gsub('^ ', ''):gsub(' ', '|')
+    tok:free()
+    return shown
+  end
+
+  it('keep, drop or join the separators', function()
+    for behavior, want in pairs {
+      Isolated = { 'X|ab|X|X|c|X', 'X|ab|X|X|c|X' }, Removed = { 'ab|c', 'X|X|X|X' },
+      MergedWithPrevious = { 'X|abX|X|cX', 'Xab|X|Xc|X' }, MergedWithNext = { 'Xab|X|Xc|X', 'X|abX|X|cX' },
+      Contiguous = { 'X|ab|XX|c|X', 'X|ab|XX|c|X' } } do
+      for i, invert in ipairs { false, true } do
+        for _, pattern in ipairs { { String = 'X' }, { Regex = 'X' } } do
+          local split = { type = 'Split', pattern = pattern, behavior = behavior, invert = invert }
+          -- inverted, a run of what is no separator is one match
+          assert.equal(want[i], pieces(split, 'XabXXcX'), behavior .. (invert and ' inverted' or ''))
+        end
+      end
+    end
+    assert.equal('a|b|c', pieces({ type = 'Split', pattern = { Regex = '(?=[bc])' }, behavior = 'Isolated',
+      invert = false }, 'abc')) -- an empty match cuts
+  end)
+
+  it('are digits, signs, or what is between spaces', function()
+    assert.equal('a|1|2|b', pieces({ type = 'Digits', individual_digits = true }, 'a12b'))
+    assert.equal('a|12|b', pieces({ type = 'Digits', individual_digits = false }, 'a12b'))
+    assert.equal('a|\194\178\226\133\167', pieces({ type = 'Digits', individual_digits = false },
+      'a\194\178\226\133\167')) -- No and Nl are numbers
+    -- $ is punctuation by being ASCII; the euro sign is none
+    assert.equal('a|.|,|b|$|\226\130\172', pieces({ type = 'Punctuation', behavior = 'Isolated' },
+      'a.,b$\226\130\172'))
+    assert.equal('a|b', pieces({ type = 'WhitespaceSplit' }, ' a \194\160b\n'))
+    assert.equal('ab|!?|c', pieces({ type = 'Whitespace' }, 'ab!? c'))
+  end)
+
   it('put a space in front of each part when asked', function()
     local tok = made(byte_level { added = { added(300, '<s>') },
       pre_tokenizer = { type = 'ByteLevel', add_prefix_space = true, trim_offsets = true, use_regex = true } })
@@ -448,11 +493,12 @@ describe('tokenizer: words', function()
     tok:free()
   end)
 
-  local function metaspace(options)
+  local function metaspace(options, before)
     local vocab = { ['<s>'] = 0, ['▁'] = 1, a = 2, b = 3, ['▁a'] = 4, ['a▁'] = 5, ['▁b'] = 6 }
     local pre = { type = 'Metaspace', replacement = '▁' }
     for key, value in pairs(options) do pre[key] = value end
-    return made { added_tokens = { added(0, '<s>') }, pre_tokenizer = pre, decoder = pre,
+    local list = { type = 'Sequence', pretokenizers = { before, pre } }
+    return made { added_tokens = { added(0, '<s>') }, pre_tokenizer = before and list or pre, decoder = pre,
       model = { type = 'BPE', vocab = vocab, merges = { 'a ▁', '▁ a', '▁ b' } } }
   end
   it('are put behind ▁ by the scheme of Metaspace', function()
@@ -465,6 +511,11 @@ describe('tokenizer: words', function()
       same(tok:ids 'a b<s>a', case[2], json.encode(case[1]))
       tok:free()
     end
+    local split = { type = 'WhitespaceSplit' }
+    local tok = metaspace({ prepend_scheme = 'first' }, split)
+    same(tok:ids 'a b', { 4, 3 }, 'only the first word begins the text')
+    same(tok:ids ' a b', { 2, 3 }, 'a space does')
+    tok:free()
     refused('contradicts', metaspace, { add_prefix_space = false, prepend_scheme = 'always' })
   end)
 end)
