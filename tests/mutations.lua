@@ -213,6 +213,8 @@ return {
     old = 'a, na, b, nb, (int32_t)i, &known', new = 'a, na, b, nb, (int32_t)(n - i), &known' },
   { name = 'top-k keeps one more', file = 'core/model/sample.c', specs = { 'generate' },
     old = 'o->top_k < vocab ? o->top_k : vocab', new = 'o->top_k < vocab ? o->top_k + 1 : vocab' },
+  { name = 'equal logits in any order', file = 'core/model/sample.c', specs = { 'generate' },
+    old = '(a.z == b.z && a.id < b.id)', new = '(a.z == b.z && a.id > b.id)' },
   { name = 'top-p stops short', file = 'core/model/sample.c', specs = { 'generate' },
     old = 'mass < o->top_p * total', new = 'mass < 0.9 * o->top_p * total' },
   { name = 'all prompts draw alike', file = 'core/model/sample.c', specs = { 'generate' },

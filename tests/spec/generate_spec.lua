@@ -1,3 +1,4 @@
+local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local models = require 'tests.models'
@@ -301,6 +302,21 @@ describe('sampling', function()
     end
     assert.is_true(#kept < 5)
     assert_drawn(counts { temperature = 4, top_p = 0.7, top_k = 5 }, kept)
+  end)
+
+  it('takes the lowest id among equals', function()
+    local flat = ms.model.create(models.config(), 1, { dtype = 'f32' })
+    for name, weight in flat:parameters() do
+      if name == 'lm_head.weight' then weight:write(ffi.new('double[?]', weight:count())) end
+      weight:free()
+    end
+    assert.same({ 0, 0 }, flat:generate({ prompt }, { max_new = 2 })[1])
+    local seen = {}
+    for _, id in ipairs(flat:generate({ prompt }, { max_new = 50, temperature = 1, top_k = 3 })[1]) do
+      seen[id] = true
+    end
+    assert.same({ [0] = true, [1] = true, [2] = true }, seen)
+    flat:free()
   end)
 
   it('repeats with its seed, and changes with it', function()
