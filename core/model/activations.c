@@ -99,8 +99,7 @@ static void lay(cursor *at, const ms_pass *pass) {
     else
       a->layer[l] = a->layer[pass->first];
     a->layer[l].x = take(at, stream);
-    a->layer[l].y_rows =
-        ms_is_last(pass, l) ? take(at, pass->rows * ms_q_width(c)) : a->layer[l].y;
+    a->layer[l].y_rows = ms_is_last(pass, l) ? take(at, pass->rows * ms_q_width(c)) : a->layer[l].y;
   }
   for (int32_t l = 0; l < pass->first; l++) lay_passing(at, pass, l, &a->layer[l]);
 }
@@ -113,8 +112,10 @@ static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t byt
   a->arena_bytes = 0;
   ms_status st = dev->ops->alloc(bytes, &a->arena);
   if (st == MS_ENOMEM)
-    return MS_FAIL(st, "activations: no memory for %zu bytes; fewer tokens in a batch, or "
-                   "recompute = true, need less", bytes);
+    return MS_FAIL(st,
+                   "activations: no memory for %zu bytes; fewer tokens in a batch, or "
+                   "recompute = true, need less",
+                   bytes);
   if (st == MS_OK) a->arena_bytes = bytes;
   return st;
 }
@@ -176,7 +177,8 @@ static ms_status write_inputs(const ms_pass *pass) {
   size_t n = (size_t)pass->tokens * 4;
   MS_TRY(MS_OP(dev, write, a->token, pass->token, n));
   MS_TRY(MS_OP(dev, write, a->position, pass->position, n));
-  MS_TRY(MS_OP(dev, write, a->segment_start, pass->segment_start, (size_t)(pass->segments + 1) * 4));
+  MS_TRY(
+      MS_OP(dev, write, a->segment_start, pass->segment_start, (size_t)(pass->segments + 1) * 4));
   if (pass->rows) MS_TRY(MS_OP(dev, write, a->row, pass->row, (size_t)pass->rows * 4));
   if (pass->step) MS_TRY(MS_OP(dev, write, a->slot, pass->slot, n));
   return MS_OK;

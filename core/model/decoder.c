@@ -142,8 +142,8 @@ static ms_status attend(const ms_pass *pass, int32_t l) {
   if (pass->step)
     MS_TRY(attend_cached(pass, l, kept->y, q));
   else
-    MS_TRY(MS_OP(m->dev, attention, kept->y, kept->lse, q, k, kept->v, m->act->segment_start,
-                 &shape));
+    MS_TRY(
+        MS_OP(m->dev, attention, kept->y, kept->lse, q, k, kept->v, m->act->segment_start, &shape));
   return leave_attention(pass, l);
 }
 
@@ -184,8 +184,8 @@ ms_status ms_pass_forward(const ms_pass *pass, float **hidden) {
   const ms_config *c = &m->config;
   MS_TRY(ms_pass_prepare(pass));
   const struct ms_activations *a = m->act;
-  MS_TRY(MS_OP(m->dev, embed, a->layer[0].x, a->token, m->embed.w, m->dtype, pass->tokens,
-               c->width));
+  MS_TRY(
+      MS_OP(m->dev, embed, a->layer[0].x, a->token, m->embed.w, m->dtype, pass->tokens, c->width));
   for (int32_t l = 0; l < c->layers; l++)
     MS_TRY(ms_layer_forward(pass, l, ms_is_last(pass, l) ? a->top : a->layer[l + 1].x));
   *hidden = a->norm;

@@ -49,7 +49,7 @@ struct ms_activations {
   float *rope; /* cosines, then sines: [positions, rotary / 2] each */
   size_t rope_bytes;
   int64_t positions;
-  ms_kept *layer; /* [layers], host */
+  ms_kept *layer;     /* [layers], host */
   ms_head_space head; /* the fused head's workspace */
 
   /* of the present pass, in the arena */
@@ -114,7 +114,6 @@ ms_status ms_pass_backward(const ms_pass *pass);
 /* learn.c: ids against the vocabulary, lengths against the context. */
 ms_status ms_batch_check(const ms_model *model, const ms_batch *batch);
 /* Logits of final states as a softmax would take them, to the host: [rows, vocab]. */
-ms_status ms_hidden_logits(const ms_model *model, const float *hidden, int64_t rows,
-                           float *logits);
+ms_status ms_hidden_logits(const ms_model *model, const float *hidden, int64_t rows, float *logits);
 
 #endif
