@@ -34,7 +34,7 @@ typedef struct plan {
   struct block {
     int64_t start, size;
     int range;
-  } *block;
+  } * block;
   int64_t support; /* sum of k: no row has more ids in U */
   int64_t longest; /* largest k */
   int64_t slots;   /* of the table that finds an id in U; 0: one support, ids are distinct */
@@ -60,7 +60,10 @@ typedef struct work {
   int32_t *table; /* [slots] */
   float *lp, *lq, *dh, *q; /* [longest + 1 + VF_LANES]: the symbols that a term compares */
   int32_t *symbol;         /* their indices in the support; -1: the leftover */
-  struct candidate { float lp; int32_t id; } *candidate; /* adaptive_kl */
+  struct candidate {
+    float lp;
+    int32_t id;
+  } * candidate; /* adaptive_kl */
   double *mass;
 } work;
 
@@ -86,8 +89,7 @@ static void count_blocks(plan *p) {
   for (int r = 0; r < p->ranges; p->first[++r] = p->blocks)
     for (int64_t i = p->bound[r]; i < p->bound[r + 1]; i += LOGSUM_BLOCK) {
       int64_t n = p->bound[r + 1] - i;
-      if (p->block)
-        p->block[p->blocks] = (struct block){i, n < LOGSUM_BLOCK ? n : LOGSUM_BLOCK, r};
+      if (p->block) p->block[p->blocks] = (struct block){i, n < LOGSUM_BLOCK ? n : LOGSUM_BLOCK, r};
       p->blocks++;
     }
 }
@@ -260,8 +262,8 @@ static void sum_block(const plan *p, work *w, float *z, int index) {
   }
   for (int g = 0; g < p->groups; g++)
     if (w->on[g * p->ranges + b->range])
-      w->block_sum[g * p->blocks + index] = block_exp(
-          keep ? exps_of(p, w, z, g, b) : NULL, z + b->start, b->size, max, p->inv_t[g]);
+      w->block_sum[g * p->blocks + index] =
+          block_exp(keep ? exps_of(p, w, z, g, b) : NULL, z + b->start, b->size, max, p->inv_t[g]);
 }
 
 static void sum_row(const plan *p, work *w, float *z) {
@@ -419,10 +421,10 @@ static double list_symbols(const plan *p, work *w, const ms_head_term *t, int g,
     w->lq[n++] = logsum_logp(s->all, log_all, z, inv_t);
   }
   mass += mass_of(w->lq, n);
-  s->log_q_rest = s->out.max == -INFINITY
-                      ? -INFINITY
-                      : (float)(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) -
-                                log_all);
+  s->log_q_rest =
+      s->out.max == -INFINITY
+          ? -INFINITY
+          : (float)(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) - log_all);
   s->bucket = t->tail == MS_TAIL_BUCKET && t->k < t->vocab && s->log_rest > -INFINITY &&
               s->out.max > -INFINITY;
   if (s->bucket) {
@@ -440,8 +442,8 @@ static double list_symbols(const plan *p, work *w, const ms_head_term *t, int g,
   return mass;
 }
 
-static void topk_stats(const plan *p, const work *w, const ms_head_term *t, int g,
-                       const support *s, double *stats) {
+static void topk_stats(const plan *p, const work *w, const ms_head_term *t, int g, const support *s,
+                       double *stats) {
   int32_t top = 0;
   for (int32_t j = 1; j < t->k; j++)
     if (s->log_p[j] > s->log_p[top] || (s->log_p[j] == s->log_p[top] && s->id[j] < s->id[top]))
@@ -479,7 +481,8 @@ static void topk_term(const plan *p, work *w, int index, const int32_t *slot, in
   stats[MS_HEAD_STUDENT_MASS] = list_symbols(p, w, t, g, &s);
   if (objectives[objective].needs & OBJECTIVE_GAPS)
     symbol_gaps(w, s.id, s.symbols, t->parameter, &o);
-  objectives[objective].loop(w->dh, w->q, &sums, w->lp, w->lq, (s.symbols + VF_LANES - 1) / VF_LANES * VF_LANES, &o);
+  objectives[objective].loop(w->dh, w->q, &sums, w->lp, w->lq,
+                             (s.symbols + VF_LANES - 1) / VF_LANES * VF_LANES, &o);
   stats[MS_HEAD_VALUE] = sums.value * t->t_scale;
   stats[MS_HEAD_TEACHER_ENTROPY] = -sums.p_log_p;
   stats[MS_HEAD_STUDENT_ENTROPY] = -sums.q_log_q;
@@ -542,10 +545,15 @@ static void full_logs(const full *f, int64_t from, int64_t n, float *lp, float *
   }
 }
 
-#define FULL_BLOCKS(vocab)                                                                  \
-  for (int64_t from = 0, n; n = (vocab) - from < LOGSUM_BLOCK ? (vocab) - from : LOGSUM_BLOCK, \
-               from < (vocab);                                                              \
+#define FULL_BLOCKS(vocab)                                                            \
+  for (int64_t from = 0, n;                                                           \
+       n = (vocab)-from < LOGSUM_BLOCK ? (vocab)-from : LOGSUM_BLOCK, from < (vocab); \
        from += LOGSUM_BLOCK)
+
+/* -1 for what weighs nothing: e^-60 of all ids there can be. */
+static inline int mass_bin(float lp) {
+  return lp <= -60 ? -1 : lp > 0 ? 0 : (int)(-lp * MASS_PER_NAT);
+}
 
 /* The last id of the head: the fewest largest p with mass >= 1 - alpha. Masses are summed by bins
  * of lp; only the bin in which the sum is reached has to be sorted. */
@@ -557,17 +565,19 @@ static struct candidate last_of_head(const full *f, work *w, double alpha) {
   memset(w->mass, 0, MASS_BINS * sizeof *w->mass);
   FULL_BLOCKS(f->t->vocab) {
     full_logs(f, from, n, lp, lq);
+    for (int64_t i = 0; i < n; i += VF_LANES)
+      vf_store(lq + i, exp_negative(vf_min(vf_load(lp + i), vf_zero())));
     for (int64_t i = 0; i < n; i++) {
       w->h[from + i] = lp[i];
-      if (lp[i] > -60) w->mass[lp[i] > 0 ? 0 : (int)(-lp[i] * MASS_PER_NAT)] += exp(lp[i]);
+      int at = mass_bin(lp[i]);
+      if (at >= 0) w->mass[at] += lq[i];
     }
   }
   if (alpha >= 1) return (struct candidate){INFINITY, -1};
   while (bin < MASS_BINS && mass + w->mass[bin] < 1 - alpha) mass += w->mass[bin++];
   if (bin == MASS_BINS) return (struct candidate){-INFINITY, INT32_MAX};
   for (int64_t i = 0; i < f->t->vocab; i++)
-    if (w->h[i] > -60 && (w->h[i] > 0 ? 0 : (int)(-w->h[i] * MASS_PER_NAT)) == bin)
-      w->candidate[count++] = (struct candidate){w->h[i], (int32_t)i};
+    if (mass_bin(w->h[i]) == bin) w->candidate[count++] = (struct candidate){w->h[i], (int32_t)i};
   qsort(w->candidate, (size_t)count, sizeof *w->candidate, by_mass);
   int64_t in = 0;
   while (in + 1 < count && (mass += exp(w->candidate[in].lp)) < 1 - alpha) in++;
@@ -628,9 +638,15 @@ static void full_term(const plan *p, work *w, int index, float *z, int64_t r, in
   objective_args o = {(float)t->parameter, (float)t->sign_width, 0, 0};
   objective_sums sums = {0, 0, 0, 0};
   float lp[LOGSUM_BLOCK], lq[LOGSUM_BLOCK];
-  full f = {.t = t, .y = y->logits + (int64_t)y->row[r] * y->stride, .z = z,
-            .inv_t = (float)t->inv_t, .inv_tt = (float)t->inv_tt,
-            .sz = logsum_none(), .sy = logsum_none(), .top_z = -1, .top_y = -1};
+  full f = {.t = t,
+            .y = y->logits + (int64_t)y->row[r] * y->stride,
+            .z = z,
+            .inv_t = (float)t->inv_t,
+            .inv_tt = (float)t->inv_tt,
+            .sz = logsum_none(),
+            .sy = logsum_none(),
+            .top_z = -1,
+            .top_y = -1};
 
   if (first && args->gradient) memset(w->sum, 0, (size_t)args->vocab * sizeof *w->sum);
   FULL_BLOCKS(t->vocab) full_block(&f, from, n, lp, lq);
@@ -645,7 +661,8 @@ static void full_term(const plan *p, work *w, int index, float *z, int64_t r, in
   if (objectives[objective].needs & OBJECTIVE_GAPS) full_gaps(&f, w, t->parameter, &o);
   FULL_BLOCKS(t->vocab) {
     full_logs(&f, from, n, lp, lq);
-    objectives[objective].loop(w->h + from, NULL, &sums, lp, lq, (n + VF_LANES - 1) / VF_LANES * VF_LANES, &o);
+    objectives[objective].loop(w->h + from, NULL, &sums, lp, lq,
+                               (n + VF_LANES - 1) / VF_LANES * VF_LANES, &o);
   }
   stats[MS_HEAD_VALUE] = sums.value * t->t_scale;
   stats[MS_HEAD_AGREE] = f.top_z == f.top_y;
@@ -703,7 +720,8 @@ static void finish_row(const plan *p, work *w, float *z, int64_t r, const float 
     if (a->term[i].kind == MS_TERM_CE && is_active(&a->term[i], r))
       z[a->label[r]] = (float)(z[a->label[r]] - a->term[i].weight[r] * a->term[i].gradient);
   if (a->scale == 1 && a->soft_cap == 0) return;
-  for (int64_t i = 0; i < a->vocab; i++) z[i] *= a->soft_cap > 0 ? a->scale * w->slope[i] : a->scale;
+  for (int64_t i = 0; i < a->vocab; i++)
+    z[i] *= a->soft_cap > 0 ? a->scale * w->slope[i] : a->scale;
 }
 
 static void sparse_terms(const plan *p, work *w, int64_t r, float label_z, double *stats) {

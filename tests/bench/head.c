@@ -64,17 +64,33 @@ typedef struct load {
 } load;
 
 static ms_head_term ce(const float *weight) {
-  return (ms_head_term){.kind = MS_TERM_CE, .source = -1, .vocab = VOCAB, .inv_t = 1, .inv_tt = 1,
-                        .t_scale = 1, .gradient = 0.5 / ROWS, .weight = weight};
+  return (ms_head_term){.kind = MS_TERM_CE,
+                        .source = -1,
+                        .vocab = VOCAB,
+                        .inv_t = 1,
+                        .inv_tt = 1,
+                        .t_scale = 1,
+                        .gradient = 0.5 / ROWS,
+                        .weight = weight};
 }
 
 static ms_head_term kd(int objective, double t, const float *weight, const int32_t *row,
                        const ms_topk_args *top) {
-  return (ms_head_term){.kind = MS_TERM_KD, .objective = objective, .source = top ? -1 : 0,
-                        .vocab = VOCAB, .inv_t = 1 / t, .inv_tt = 1 / t, .t_scale = t * t,
-                        .parameter = 0.5, .gradient = 0.5 / ROWS, .sign_width = 1e-5,
-                        .weight = weight, .row = row, .k = top ? TOPK : 0,
-                        .id = top ? top->id : NULL, .log_p = top ? top->log_p : NULL,
+  return (ms_head_term){.kind = MS_TERM_KD,
+                        .objective = objective,
+                        .source = top ? -1 : 0,
+                        .vocab = VOCAB,
+                        .inv_t = 1 / t,
+                        .inv_tt = 1 / t,
+                        .t_scale = t * t,
+                        .parameter = 0.5,
+                        .gradient = 0.5 / ROWS,
+                        .sign_width = 1e-5,
+                        .weight = weight,
+                        .row = row,
+                        .k = top ? TOPK : 0,
+                        .id = top ? top->id : NULL,
+                        .log_p = top ? top->log_p : NULL,
                         .log_rest = top ? top->log_rest : NULL};
 }
 
@@ -98,9 +114,17 @@ static void bench_load(const ms_ops *ops, const load *l, float *z, const float *
   void *stats;
   must(ms_alloc(ROWS * 3 * MS_HEAD_STATS * 8, "bench", &stats));
   ms_head_source source = {y, VOCAB, 1, 0, row};
-  ms_head_args a = {.stats = stats, .logits = z, .label = label, .rows = ROWS, .vocab = VOCAB,
-                    .scale = 1, .gradient = 1, .terms = l->terms, .sources = l->full,
-                    .term = l->term, .source = &source};
+  ms_head_args a = {.stats = stats,
+                    .logits = z,
+                    .label = label,
+                    .rows = ROWS,
+                    .vocab = VOCAB,
+                    .scale = 1,
+                    .gradient = 1,
+                    .terms = l->terms,
+                    .sources = l->full,
+                    .term = l->term,
+                    .source = &source};
   for (int i = 0; i < rounds; i++) {
     memcpy(z, fresh, bytes);
     double t0 = ms_clock();
@@ -165,7 +189,8 @@ typedef struct problem {
   int32_t *label;
 } problem;
 
-static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_t width, int32_t k) {
+static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_t width,
+                 int32_t k) {
   void *label;
   ms_target_options o = {MS_TARGET_TOPK, k, MS_ON_ALL, MS_F32, vocab, 1, 1};
   memset(p, 0, sizeof *p);
@@ -179,11 +204,23 @@ static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_
   ms_head_weights head = {p->head, MS_F32, vocab, width, 1, 0};
   must(ms_target_make(dev, &o, rows, p->hidden, &head, 0, NULL, NULL, &p->target));
   p->term[0] = (ms_term){.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 0.5, .t_scale = NAN};
-  p->term[1] = (ms_term){.kind = MS_TERM_KD, .on = MS_ON_ALL, .weight = 0.5, .t_scale = NAN,
-                         .parameter = NAN, .temperature = 1, .target = p->target};
-  p->call = (ms_head_call){.dev = dev, .head = head, .rows = rows, .hidden = p->hidden,
-                           .label = p->label, .terms = 2, .term = p->term, .d_hidden = p->d_hidden,
-                           .d_head = p->d_head, .result = p->result};
+  p->term[1] = (ms_term){.kind = MS_TERM_KD,
+                         .on = MS_ON_ALL,
+                         .weight = 0.5,
+                         .t_scale = NAN,
+                         .parameter = NAN,
+                         .temperature = 1,
+                         .target = p->target};
+  p->call = (ms_head_call){.dev = dev,
+                           .head = head,
+                           .rows = rows,
+                           .hidden = p->hidden,
+                           .label = p->label,
+                           .terms = 2,
+                           .term = p->term,
+                           .d_hidden = p->d_hidden,
+                           .d_head = p->d_head,
+                           .result = p->result};
 }
 
 static void drop(problem *p) {
@@ -228,9 +265,11 @@ static void bench_head(ms_device *dev) {
     alone[i] = t1 - t0;
     ratio[i] = alone[i] / whole[i];
   }
-  printf("whole head: %lld rows in %lld chunks, V = %d, H = %lld: %.0f ms, its products %.0f ms: "
-         "%.1f %% (median of ratios)\n", (long long)rows, (long long)chunks, VOCAB,
-         (long long)width, 1e3 * median(whole, n), 1e3 * median(alone, n), 100 * median(ratio, n));
+  printf(
+      "whole head: %lld rows in %lld chunks, V = %d, H = %lld: %.0f ms, its products %.0f ms: "
+      "%.1f %% (median of ratios)\n",
+      (long long)rows, (long long)chunks, VOCAB, (long long)width, 1e3 * median(whole, n),
+      1e3 * median(alone, n), 100 * median(ratio, n));
   ms_head_space_free(&space);
   ms_free(logits);
   drop(&p);
