@@ -331,7 +331,7 @@ typedef struct ms_term_result {
 } ms_term_result;
 
 /* Forward, fused head, backward: adds the gradient of sum_i weight_i * value_i / norm_i to the
- * model's gradients. result[terms]. */
+ * model's gradients. result[terms]. A call that fails may have added a part: zero them then. */
 ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
                          ms_term_result *result);
 /* The same values without gradients; keeps no activations. */
