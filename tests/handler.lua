@@ -29,7 +29,9 @@ return function(options)
   local function report_skipped()
     local order, count = {}, {}
     for _, skipped in ipairs(handler.pendings) do
-      local why = type(skipped.message) == 'string' and skipped.message or 'no reason given'
+      -- pending(name, reason) keeps the reason where a test keeps its function
+      local why = skipped.message or skipped.element.run
+      if type(why) ~= 'string' then why = 'no reason given' end
       why = why:gsub('^%S*busted:%d+: ', '') -- where Busted itself stood
       if not count[why] then order[#order + 1] = why end
       count[why] = (count[why] or 0) + 1

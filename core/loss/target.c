@@ -203,6 +203,7 @@ ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const i
              kinds[options->kind]);
   MS_TRY(check_topk(options, rows, id, log_p, log_rest));
   MS_TRY(new_target(NULL, options, rows, &none, out));
+  if (!rows) return MS_OK; /* the arrays may be NULL then, which memcpy may not be given */
   size_t n = (size_t)rows * (size_t)options->k * 4;
   memcpy((*out)->id, id, n);
   memcpy((*out)->log_p, log_p, n);
