@@ -41,6 +41,7 @@ local function mask(data, i)
     local w = t > 0 and weights[t - 1] or 0
     parts[#parts + 1] = w == 0 and token or w == 1 and '[' .. token .. ']' or ('[%s*%g]'):format(token, w)
   end
+  assert(weights[n - 1] == 0, 'the last position predicts nothing')
   return table.concat(parts)
 end
 local function masks(data)

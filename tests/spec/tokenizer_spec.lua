@@ -588,6 +588,17 @@ describe('tokenizer: decoding', function()
     tok:free()
   end)
 
+  it('waits for the end where a step needs the whole text', function()
+    for want, step in pairs { ['Xa '] = { type = 'Replace', pattern = { String = 'ab' }, content = 'X' },
+      ['aba'] = { type = 'Strip', content = ' ', start = 0, stop = 2 } } do
+      local tok = made { model = { type = 'BPE', vocab = { a = 0, b = 1, [' '] = 2 }, merges = json.array() },
+        decoder = { type = 'Sequence', decoders = { { type = 'Fuse' }, step } } }
+      assert.equal(want, tok:decode { 0, 1, 0, 2 })
+      assert.equal(want, stream(tok, { 0, 1, 0, 2 }))
+      tok:free()
+    end
+  end)
+
   it('without a decoder puts spaces between tokens', function()
     local tok = made { model = { type = 'BPE', vocab = { a = 0, b = 1 }, merges = json.array() } }
     assert.equal('a b a', tok:decode { 0, 1, 0 })
