@@ -24,7 +24,8 @@ local function steps_of(setting, total)
 end
 
 --- Puts a linear rise before a schedule: in the first n steps step / (n + 1) of the value with
---- which the schedule then begins. The schedule sees only the steps that are left.
+--- which the schedule then begins. The schedule sees only the steps that are left; what it keeps in
+--- the state is kept there.
 --- @param schedule fun(state: table): number
 --- @param warmup number share of the steps (below 1), or steps
 --- @return fun(state: table): number
@@ -33,10 +34,10 @@ function M.warmup(schedule, warmup)
     error('schedule: warmup must be a number, at least 0, not ' .. tostring(warmup), 2)
   end
   if warmup == 0 then return schedule end
-  local inner = {}
+  local inner = { step = 0, total = 0, progress = 0 } -- its own; all else is the state's
   return function(state)
     local n = steps_of(warmup, state.total)
-    setmetatable(inner, { __index = state })
+    setmetatable(inner, { __index = state, __newindex = state })
     inner.step = math.max(1, state.step - n)
     inner.total = math.max(1, state.total - n)
     inner.progress = (inner.step - 1) / math.max(1, inner.total - 1)

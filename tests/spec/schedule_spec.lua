@@ -47,6 +47,21 @@ describe('schedule', function()
     close(want, values(schedule.cosine { lr = 2, warmup = 4, final = 0.1 }, 20))
   end)
 
+  it('keeps in the run\'s state what a schedule under a warm-up keeps', function()
+    local f = schedule.warmup(function(state)
+      state.calls = (state.calls or 0) + 1
+      return state.calls
+    end, 2)
+    local state = { total = 6 }
+    for step = 1, 3 do
+      state.step = step
+      f(state)
+    end
+    assert.same({ total = 6, step = 3, calls = 3 }, state)
+    -- a resume has another object of the same state
+    assert.equal(4, f { total = 6, step = 4, calls = 3 })
+  end)
+
   it('counts a share of the steps upwards, without rounding noise', function()
     -- 0.07 * 100 is 7.000000000000001
     assert.equal(1 / 8, values(schedule.constant { lr = 1, warmup = 0.07 }, 100)[1])
