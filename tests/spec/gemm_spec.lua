@@ -8,7 +8,9 @@ local doubles, fails = kernels.doubles, kernels.fails
 -- rows x in x out: degenerate, one row (decoding), odd, wide, and past every block size by one.
 local shapes = { { 1, 1, 1 }, { 1, 7, 3 }, { 1, 64, 256 }, { 2, 33, 17 }, { 5, 64, 31 },
                  { 8, 130, 70 }, { 15, 96, 49 }, { 16, 64, 64 }, { 17, 65, 129 }, { 33, 1, 5 },
-                 { 64, 100, 1 }, { 50, 257, 33 }, { 130, 48, 200 }, { 3, 40, 1100 }, { 300, 20, 30 } }
+                 { 64, 100, 1 }, { 50, 257, 33 }, { 130, 48, 200 }, { 3, 40, 1100 }, { 300, 20, 30 },
+                 -- long enough for two panels of widened weights, forward and backward
+                 { 20, 3000, 100 }, { 20, 100, 3000 } }
 
 -- A sum of `n` products in [-1, 1) walks to about sqrt(n) / 3. Rounding each step by up to half an
 -- ulp of that adds up, at random, to an error of about eps n / 8; the bound is four times that.
