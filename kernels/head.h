@@ -7,8 +7,9 @@
  * MS_TAIL_BUCKET, the leftover B as one more symbol; the student's share of B is a log-sum-exp over
  * the ids outside S. What follows from the rule on -inf there: an id of S that is -inf on either
  * side leaves both; so does B when either side has nothing in it (all of it is -inf); an id outside
- * S that only the student has at -inf stays in the teacher's B, which cannot be divided. Whatever
- * left, the remaining symbols are normalised again on both sides; with none left the loss is 0. */
+ * S that only one side has at -inf stays in the other side's B: a top-k target does not say which
+ * ids its leftover is made of. Whatever left, the remaining symbols are normalised again on both
+ * sides; with none left the loss is 0. */
 #ifndef MS_KERNELS_HEAD_H
 #define MS_KERNELS_HEAD_H
 #include <stdint.h>

@@ -2,8 +2,9 @@
  *
  * One piece of memory holds a chunk: the student's logits, the logits of each teacher with a full
  * target, and what the loss pass reads of each row. Its size is the budget whatever the number of
- * rows. A row's numbers do not depend on its chunk; only the head's gradient, a sum over chunks,
- * changes in its last bits with their size. */
+ * rows. The loss pass looks at one row at a time, so a row's numbers depend on its chunk only as far
+ * as the products' rounding does; the head's gradient, a sum over chunks, changes in its last bits
+ * with their size. */
 #include "head.h"
 
 #include <math.h>

@@ -537,7 +537,7 @@ static void full_logs(const full *f, int64_t from, int64_t n, float *lp, float *
   for (int64_t i = 0; i < n; i += VF_LANES) {
     vf a, b;
     load_both(f->y + from + i, f->z + from + i, n - i, &a, &b);
-    vi out = (a == none);
+    vi out = a == none;
     a = vf_fma(a - vf_set(f->sy.max), vf_set(f->inv_tt), vf_set(-f->log_y));
     b = vf_fma(b - vf_set(f->sz.max), vf_set(f->inv_t), vf_set(-f->log_z));
     vf_store(lp + i, vf_select(out, fill, a));
@@ -595,10 +595,10 @@ static void full_gaps(const full *f, work *w, double alpha, objective_args *o) {
       vf a = vf_load(lp + i);
       element s = element_of(a, vf_load(lq + i));
       vf gap = vf_abs(s.d), none = vf_zero();
-      vi above = (vf_set(last.lp) < a);
+      vi above = vf_set(last.lp) < a;
       in = in + vf_select(above, gap, none);
       out = out + vf_select(above, none, gap);
-      if (!vi_any((a == vf_set(last.lp)))) continue;
+      if (!vi_any(a == vf_set(last.lp))) continue;
       for (int64_t j = i; j < i + VF_LANES && j < n; j++) /* ties with the last: by id */
         if (lp[j] == last.lp && from + j <= last.id) {
           double d = fabs(exp(lq[j]) - exp(lp[j]));

@@ -118,7 +118,7 @@ static inline void cap_row(float *z, float *slope, int64_t n, float scale, float
       vf u = x * vf_set(1 / cap), m;
       vf e = exp_expm1(vf_set(-2.0f) * vf_abs(u), &m), one = vf_set(1.0f);
       vf t = m / (one + e) * vf_set(cap);
-      x = vf_select((u < vf_zero()), t, vf_zero() - t);
+      x = vf_select(u < vf_zero(), t, vf_zero() - t);
       if (slope) vf_store_part(slope + i, vf_set(4.0f) * e / ((one + e) * (one + e)), part);
     }
     vf_store_part(z + i, x, part);

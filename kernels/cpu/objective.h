@@ -44,7 +44,7 @@ static inline vf bregman(vf a, vf diff, vf w) {
   s = vf_fma(s, w, vf_set(1.0f / 24));
   s = vf_fma(s, w, vf_set(1.0f / 6));
   s = vf_fma(s, w, vf_set(0.5f));
-  return vf_select((vf_abs(w) < vf_set(0.5f)), a * w * w * s, diff - a * w);
+  return vf_select(vf_abs(w) < vf_set(0.5f), a * w * w * s, diff - a * w);
 }
 
 static inline void forward_kl(const element *s, const objective_args *a, vf *value, vf *h) {
@@ -100,7 +100,7 @@ static inline void adaptive_kl(const element *s, const objective_args *a, vf *va
 static inline void tvd(const element *s, const objective_args *a, vf *value, vf *h) {
   vf half = vf_set(0.5f) * s->q;
   *value = vf_set(0.5f) * vf_abs(s->d);
-  *h = vf_select((vf_abs(s->r) <= vf_set(a->sign_width)), vf_zero(),
+  *h = vf_select(vf_abs(s->r) <= vf_set(a->sign_width), vf_zero(),
                  vf_select(s->below, vf_zero() - half, half));
 }
 
@@ -108,7 +108,7 @@ static inline void tvd(const element *s, const objective_args *a, vf *value, vf 
 static inline element element_of(vf lp, vf lq) {
   element s;
   s.r = lq - lp;
-  s.below = (s.r < vf_zero());
+  s.below = s.r < vf_zero();
   vf big = exp_negative(vf_max(lp, lq));
   s.e = exp_expm1(vf_zero() - vf_abs(s.r), &s.x);
   vf small = big * s.e, d = big * s.x;

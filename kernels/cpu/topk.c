@@ -39,7 +39,7 @@ static void select_block(const float *z, int64_t from, int64_t to, int32_t *heap
   if (!(block_max(z + from, to - from) > least)) return;
   for (int64_t i = from; i < to; i += VF_LANES) {
     int64_t n = to - i < VF_LANES ? to - i : VF_LANES;
-    if (n == VF_LANES && !vi_any((vf_set(least) < vf_load(z + i)))) continue;
+    if (n == VF_LANES && !vi_any(vf_set(least) < vf_load(z + i))) continue;
     for (int64_t j = i; j < i + n; j++) {
       if (!(z[j] > least)) continue;
       heap[0] = (int32_t)j;
