@@ -206,7 +206,7 @@ static void few_tasks(const backward_call *f, backward_tile *b, const int32_t *s
   }
 }
 
-enum { MANY = 4 }; /* tasks that keep a few cores busy */
+enum { MANY = 3 }; /* tasks that keep a few cores busy */
 
 ms_status MS_KERNEL(attention_backward)(ms_stream *s, float *dq, float *dk, float *dv,
                                         const float *dy, const float *y, const float *lse,
