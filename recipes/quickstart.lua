@@ -19,6 +19,7 @@ local cfg = ms.config({
     teacher = ms.option(8000, 'problems the teacher learns from', 'integer'),
     student = ms.option(500, 'problems the students learn from, the first of those', 'integer'),
     valid = ms.option(300, 'held-out problems', 'integer'),
+    slips = ms.option(0.15, 'share of steps worked out wrong in what is learned from'),
   },
   teacher = { width = ms.option(128, nil, 'integer'), layers = ms.option(4, nil, 'integer'),
     steps = ms.option(500, 'optimiser steps', 'integer'), tokens = 2048, lr = 3e-3 },
@@ -58,7 +59,7 @@ end
 
 --- The files of one repetition: a tokenizer and the three sets of problems, opened.
 local function prepare(folder, seed)
-  local problems = ms.toy.problems('train', cfg.data.teacher, 100 + seed)
+  local problems = ms.toy.problems('train', cfg.data.teacher, 100 + seed, cfg.data.slips)
   local valid = ms.toy.problems('valid', cfg.data.valid, 100 + seed)
   local vocabulary = ms.bpe.learn(ms.toy.texts(head_of(problems, 1000)), 2000)
   local work = { folder = folder, seed = seed, problems = valid, vocab = ms.bpe.size(vocabulary),

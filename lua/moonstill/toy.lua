@@ -2,7 +2,8 @@
 ---
 --- A problem tells how a number of things changes, step by step; the answer works it out and ends
 --- in "answer: N". How it is told and how it is worked out vary at random, so that there is no
---- single right text; the number is always right. Everything is a function of (seed, part, index).
+--- single right text. The number is right unless slips are asked for: then some steps go wrong, as
+--- people's do. Everything is a function of (seed, part, index).
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -112,15 +113,31 @@ local function question(draw, start, steps, values)
   return table.concat(told, ' ')
 end
 
-local function working(draw, steps, values, answer)
+-- The steps as they are worked out: a share of `slips` of them comes out 1 or 2 off, and the next
+-- one goes on from there.
+local function work_out(draw, steps, slips)
+  local a, done = steps[1].a, {}
+  for i, step in ipairs(steps) do
+    local b = math.max(0, math.floor(apply(step.op, a, step.k))) -- after a slip anything may come
+    if slips > 0 and draw(1000) < 1000 * slips then
+      b = math.max(0, b + ({ -2, -1, 1, 2 })[draw(4) + 1])
+    end
+    done[i] = { op = step.op, k = step.k, a = a, b = b }
+    a = b
+  end
+  return done, a
+end
+
+local function working(draw, steps, values, slips)
   local style = pick(draw, styles)
+  local done, answer = work_out(draw, steps, slips)
   local lines = {}
-  for i, step in ipairs(steps) do lines[i] = fill(style.step, step) end
+  for i, step in ipairs(done) do lines[i] = fill(style.step, step) end
   return fill(style.first, values) .. table.concat(lines, style.join) .. (style.last or '')
     .. pick(draw, closings) .. ' answer: ' .. answer
 end
 
-local function problem(draw, part)
+local function problem(draw, part, slips)
   local start, steps, answer
   repeat
     start, steps, answer = chain(draw)
@@ -131,7 +148,7 @@ local function problem(draw, part)
   local asked = question(draw, start, steps, values)
   return { answer = answer, steps = #steps, messages = {
     { role = 'user', content = asked },
-    { role = 'assistant', content = working(draw, steps, values, answer) },
+    { role = 'assistant', content = working(draw, steps, values, slips) },
   } }
 end
 
@@ -139,12 +156,13 @@ end
 --- @param part "train"|"valid"
 --- @param count integer
 --- @param seed? integer default 1
+--- @param slips? number share of steps that are worked out wrong, default 0; `answer` stays right
 --- @return table[] list of { messages, answer (a number), steps }
-function M.problems(part, count, seed)
+function M.problems(part, count, seed, slips)
   local stream = parts[part]
   if not stream then error(("toy: no part '%s'; there are train and valid"):format(part), 2) end
   local list = {}
-  for i = 1, count do list[i] = problem(dice(seed or 1, stream * 2 ^ 32 + i), part) end
+  for i = 1, count do list[i] = problem(dice(seed or 1, stream * 2 ^ 32 + i), part, slips or 0) end
   return list
 end
 

@@ -44,6 +44,26 @@ describe('toy.problems', function()
     end
   end)
 
+  it('have slips when asked to, and keep the right answer beside them', function()
+    local steps, wrong, right_end = 0, 0, 0
+    local clean = toy.problems('train', 400)
+    for i, p in ipairs(toy.problems('train', 400, nil, 0.2)) do
+      local at = nil
+      for _, s in ipairs(worked(p.messages[2].content)) do
+        assert.is_true(at == nil or at == s[1]) -- a step goes on from what was written
+        local off = math.abs(s[4] - math.max(0, math.floor(result(s[1], s[2], s[3]))))
+        assert.is_true(off <= 2)
+        steps, wrong, at = steps + 1, wrong + (off > 0 and 1 or 0), s[4]
+      end
+      assert.equal(at, toy.answer(p.messages[2].content))
+      assert.equal(clean[i].answer, p.answer)
+      right_end = right_end + (at == p.answer and 1 or 0)
+    end
+    -- four standard deviations of a share of 0.2 in about a thousand steps
+    assert.is_true(math.abs(wrong / steps - 0.2) < 4 * math.sqrt(0.16 / steps))
+    assert.is_true(right_end < 300)
+  end)
+
   it('of the two parts share no chain of numbers', function()
     local seen = {}
     for _, p in ipairs(toy.problems('train', 4000)) do seen[numbers_of(p)] = true end
