@@ -205,6 +205,7 @@ ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const i
   MS_TRY(new_target(NULL, options, rows, &none, out));
   if (!rows) return MS_OK; /* the arrays may be NULL then, which memcpy may not be given */
   size_t n = (size_t)rows * (size_t)options->k * 4;
+  if (!rows) return MS_OK; /* the arrays may then be NULL */
   memcpy((*out)->id, id, n);
   memcpy((*out)->log_p, log_p, n);
   memcpy((*out)->log_rest, log_rest, (size_t)rows * 4);
@@ -219,7 +220,7 @@ ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const
              kinds[options->kind]);
   ms_head_weights head = {NULL, 0, options->vocab, 0, 1, 0};
   MS_TRY(new_target(NULL, options, rows, &head, out));
-  memcpy((*out)->logits, logits, (*out)->bytes);
+  if (rows) memcpy((*out)->logits, logits, (*out)->bytes);
   return MS_OK;
 }
 
