@@ -194,7 +194,8 @@ local function curves(entries, what, title)
     series = {} }
   for i, e in ipairs(entries) do
     if what == 'loss' or i > 1 then
-      panel.series[#panel.series + 1] = { name = e.name, x = e.x, y = e[what] }
+      panel.series[#panel.series + 1] = { name = e.name, style = i, x = e.x,
+        y = e[what] }
     end
   end
   return panel

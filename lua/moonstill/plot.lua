@@ -1,9 +1,10 @@
 --- Curves: as an SVG file, and sketched in the terminal.
 ---
 --- A panel is a table: `title`, `x_label`, `y_label`, `log` (a logarithmic y axis), `y_min`,
---- `y_max`, and `series`, a list of { name, x = {…}, y = {…} } whose x ascend. Points that are not
---- finite (or not positive on a logarithmic axis) are left out. The SVG needs no font, script or
---- style from elsewhere.
+--- `y_max`, and `series`, a list of { name, x = {…}, y = {…} } whose x ascend; `style`, a number,
+--- gives a series the same look in several panels (default: its place). Points that are not finite
+--- (or not positive on a logarithmic axis) are left out. The SVG needs no font, script or style from
+--- elsewhere.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
@@ -162,6 +163,11 @@ local function put_axes(put, panel, axes, box)
   end
 end
 
+local function look_of(s, place)
+  local i = (s.style or place) - 1
+  return colours[i % #colours + 1], dashes[i % #dashes + 1]
+end
+
 -- The line of a series; a point that cannot be drawn breaks it, and a point alone is a dot.
 local function put_series(put, panel, axes, box, s, colour, dash)
   local run = {}
@@ -190,7 +196,7 @@ end
 local function put_legend(put, panel, box)
   local x, y = box.left, box.top - 12
   for i, s in ipairs(panel.series) do
-    local colour, dash = colours[(i - 1) % #colours + 1], dashes[(i - 1) % #dashes + 1]
+    local colour, dash = look_of(s, i)
     put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"%s class="line"/>', x, y - 4,
       x + 26, y - 4, colour, dash ~= '' and (' stroke-dasharray="%s"'):format(dash) or '')
     put_text(put, x + 32, y, 'start', 'tick', s.name or ('series ' .. i))
@@ -227,8 +233,7 @@ function M.svg(panels, options)
       math.max(2, math.floor(box.height / 45)))
     put_axes(put, panel, axes, box)
     for k, s in ipairs(panel.series) do
-      put_series(put, panel, axes, box, s, colours[(k - 1) % #colours + 1],
-        dashes[(k - 1) % #dashes + 1])
+      put_series(put, panel, axes, box, s, look_of(s, k))
     end
     put_legend(put, panel, box)
   end
@@ -317,7 +322,7 @@ function M.sketch(panel, options)
   local cells = blank(columns, rows)
   local names = {}
   for i, s in ipairs(panel.series) do
-    local mark = marks[(i - 1) % #marks + 1]
+    local mark = marks[((s.style or i) - 1) % #marks + 1]
     draw_series(panel, axes, cells, s, mark, x_low, x_high)
     names[i] = mark .. ' ' .. tostring(s.name or ('series ' .. i))
   end

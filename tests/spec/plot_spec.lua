@@ -77,6 +77,15 @@ describe('plot.svg', function()
     assert.is_nil(svg:gsub('xmlns="http://www.w3.org/2000/svg"', ''):find 'http')
   end)
 
+  it('gives a series the look of its style, or of its place', function()
+    local p = panel()
+    local first, second = plot.svg(p):match '<polyline points="[^"]*" stroke="(#%x+)".-stroke="(#%x+)"'
+    assert.is_true(first ~= second)
+    p.series[1].style, p.series[2].style = 2, 1
+    assert.truthy(plot.svg(p):find('<polyline points="[^"]*" stroke="' .. second))
+    assert.equal('+', plot.sketch(p):match '(.) one')
+  end)
+
   it('breaks a line where a value cannot be drawn', function()
     local nan = 0 / 0
     local p = panel()
