@@ -49,7 +49,8 @@ ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_
 
   *out = NULL;
   MS_REQUIRE(model, "optimizer: no model");
-  MS_REQUIRE(model->gradient_arena, "optimizer: the model was not opened to train");
+  MS_REQUIRE(model->train, "optimizer: the model was not opened to train");
+  MS_REQUIRE(model->gradient_arena, "optimizer: all parameters of the model are frozen");
   MS_TRY(check_options(options));
   MS_TRY(ms_alloc(sizeof(ms_optimizer), "optimizer", &p));
   ms_optimizer *opt = p;

@@ -424,7 +424,8 @@ static double list_symbols(const plan *p, work *w, const ms_head_term *t, int g,
   s->log_q_rest =
       s->out.max == -INFINITY
           ? -INFINITY
-          : (float)(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) - log_all);
+          : log_finite(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) -
+                                   log_all);
   s->bucket = t->tail == MS_TAIL_BUCKET && t->k < t->vocab && s->log_rest > -INFINITY &&
               s->out.max > -INFINITY;
   if (s->bucket) {
@@ -540,8 +541,8 @@ static void full_logs(const full *f, int64_t from, int64_t n, float *lp, float *
     vi out = a == none;
     a = vf_fma(a - vf_set(f->sy.max), vf_set(f->inv_tt), vf_set(-f->log_y));
     b = vf_fma(b - vf_set(f->sz.max), vf_set(f->inv_t), vf_set(-f->log_z));
-    vf_store(lp + i, vf_select(out, fill, a));
-    vf_store(lq + i, vf_select(out, fill, b));
+    vf_store(lp + i, vf_select(out, fill, vf_max(vf_set(LOG_LEAST), a)));
+    vf_store(lq + i, vf_select(out, fill, vf_max(vf_set(LOG_LEAST), b)));
   }
 }
 

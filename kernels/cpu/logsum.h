@@ -36,9 +36,14 @@ static inline void logsum_add(logsum *s, logsum x, float inv_t) {
 
 static inline double logsum_log(logsum s) { return log(s.sum); }
 
+/* The log-probability of what has a finite logit: division by a small T must not make it -inf, which
+ * means "not there". */
+#define LOG_LEAST (-1e30f)
+static inline float log_finite(double x) { return x < LOG_LEAST ? LOG_LEAST : (float)x; }
+
 /* (z - max) inv_t - log sum, rounded to float once. */
 static inline float logsum_logp(logsum s, double log_sum, float z, float inv_t) {
-  return z == -INFINITY ? z : (float)(((double)z - s.max) * inv_t - log_sum);
+  return z == -INFINITY ? z : log_finite(((double)z - s.max) * inv_t - log_sum);
 }
 
 static inline float block_max(const float *z, int64_t n) {

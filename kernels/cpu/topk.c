@@ -78,7 +78,7 @@ static void topk_row(const ms_topk_args *a, int64_t r, float *max, float *sum) {
   for (int32_t j = 0; j < a->k; j++) lp[j] = logsum_logp(all, log_sum, lp[j], t);
   a->log_rest[r] = rest.max == -INFINITY
                        ? -INFINITY
-                       : (float)(((double)rest.max - all.max) * t + logsum_log(rest) - log_sum);
+                       : log_finite(((double)rest.max - all.max) * t + logsum_log(rest) - log_sum);
 }
 
 ms_status MS_KERNEL(topk)(ms_stream *s, const ms_topk_args *args) {

@@ -248,7 +248,7 @@ local function take_text(self, path)
   if not file then error(why, 0) end
   local text = file:read '*a'
   file:close()
-  add_row(self, { text = text }, 1)
+  add_row(self, { text = json.without_mark(text) }, 1)
 end
 
 local function read_text(self, path) guarded(self, path, take_text, path) end

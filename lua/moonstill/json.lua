@@ -79,6 +79,11 @@ function M.decode(text, name) return decode(C.ms_doc_parse_json, text, name or '
 --- @param name? string what errors call it; default "YAML"
 function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name or 'YAML') end
 
+--- A text without the byte order mark that some programs put before it.
+--- @param text string
+--- @return string
+function M.without_mark(text) return text:sub(1, 3) == '\239\187\191' and text:sub(4) or text end
+
 local function read_all(path)
   if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 3) end
   local file, why = io.open(path, 'rb')
@@ -86,7 +91,7 @@ local function read_all(path)
   local text, problem = file:read '*a'
   file:close()
   if not text then error(path .. ': ' .. tostring(problem), 3) end
-  return text
+  return M.without_mark(text)
 end
 
 --- The value of a JSON file.
@@ -119,8 +124,7 @@ function M.text_lines(path)
       parts = {}
     end
     number = number + 1
-    if number == 1 and text:sub(1, 3) == '\239\187\191' then text = text:sub(4) end
-    return number, text
+    return number, number == 1 and M.without_mark(text) or text
   end
 
   return function()

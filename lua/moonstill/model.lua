@@ -55,13 +55,17 @@ local function dtype_number(what, name, level)
   return number
 end
 
--- The options as the core takes them; `text` keeps the patterns alive during the call.
+-- What the options of the last call point at: the core reads it after `held` has returned.
+local patterns -- luacheck: ignore
+
+-- The options as the core takes them, and as Lua has them.
 local function held(what, given, level)
   local o = options_of(what, M.defaults, given, level + 1)
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
+  patterns = frozen
   return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype, level + 1),
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
-    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), frozen, o
+    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
 end
 
 -- Calls body(device pointer) on the device that the options name, or on one they give.
@@ -78,7 +82,7 @@ end
 --- @param options? table see `defaults`; device: a name or a device
 --- @return ms_model
 function M.open(path, options)
-  local c, _, o = held('model.open', options, 1)
+  local c, o = held('model.open', options, 1)
   check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
   return handle(out[0])
 end
@@ -89,7 +93,7 @@ end
 --- @param options? table see `defaults`
 --- @return ms_model
 function M.create(config, seed, options)
-  local c, _, o = held('model.create', options, 1)
+  local c, o = held('model.create', options, 1)
   local source = type(config) == 'table' and json.encode(config) or config
   check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed or 0, c, out) end))
   return handle(out[0])

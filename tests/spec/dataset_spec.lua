@@ -126,6 +126,13 @@ describe('dataset: plain text', function()
     data = open(write('t.jsonl', { { text = 'abcdef' }, { text = 'x' } }), plain, { max_tokens = 6 })
     assert.same({ 'a[b][c][d][e][f]', 'f[</s>]', 'x[</s>]' }, masks(data))
   end)
+
+  it('does not begin with a byte order mark, whatever the file', function()
+    local mark, want = '\239\187\191', { 'a[b][</s>]' }
+    assert.same(want, masks(open(tools.write(folder .. '/b.txt', mark .. 'ab'), plain)))
+    assert.same(want, masks(open(tools.write(folder .. '/b.json', mark .. '[{"text":"ab"}]'), plain)))
+    assert.same(want, masks(open(tools.write(folder .. '/b.jsonl', mark .. '{"text":"ab"}\n'), plain)))
+  end)
 end)
 
 describe('dataset: samples over max_tokens [truncated silently]', function()

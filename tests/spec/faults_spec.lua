@@ -350,6 +350,23 @@ describe('B 24: a teacher entry of -inf', function()
   end)
 end)
 
+describe('a logit of -3e38, as masks have it, at a low temperature', function()
+  it('is an id without mass and not NaN', function()
+    local y, z = { { 1, 0, -1, 0.5 } }, { { 0, -3e38, 1, -3e38 } }
+    for _, name in ipairs(heads.objectives) do
+      for _, o in ipairs { {}, { k = 2 }, { k = 2, tail = 'renormalize' }, { k = 4 } } do
+        o.objective, o.T = name, 0.05
+        for _, pair in ipairs { { y, z }, { z, y } } do
+          local d, g = kd(pair[1], pair[2], o)
+          local what = ('%s, k = %s: %g'):format(name, tostring(o.k), d)
+          assert.is_true(d >= 0 and d < huge, what)
+          for i = 1, 4 do assert.is_true(math.abs(g[1][i]) < huge, what) end
+        end
+      end
+    end
+  end)
+end)
+
 describe('B 25, 28: a truncated KL below 0', function()
   it('(.6, .4) against (.9, .1) with k = 1 is 0.311 with the bucket, 0 renormalised', function()
     local y, z = { logs(0.6, 0.4) }, { logs(0.9, 0.1) }

@@ -1,3 +1,4 @@
+local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local models = require 'tests.models'
@@ -66,6 +67,27 @@ describe('model', function()
     refused('0 of 7 layers', ms.model.shrink, teacher, { layers = 0 })
     refused('8 of 7 layers', ms.model.shrink, teacher, { layers = 8 })
     refused('layers = a list', ms.model.shrink, teacher, {})
+    teacher:free()
+  end)
+
+  it('keeps the patterns of a list alive while the core reads them', function()
+    local teacher, new, junk = create({}), ffi.new, {}
+    ffi.new = function(...) -- as if the collector had its turn at every allocation
+      local x = new(...)
+      collectgarbage()
+      collectgarbage()
+      for i = 1, 100 do junk[i] = ('%016d'):format(i) end -- takes the place of what was freed
+      return x
+    end
+    local ok, student = pcall(ms.model.shrink, teacher, { layers = 1, train = true,
+      frozen = { '*q_pro*', 'model.n*' } })
+    ffi.new = new
+    assert.equal(100, #junk)
+    assert.is_true(ok, tostring(student))
+    for name, _, gradient in student:parameters() do
+      assert.equal(name:find 'q_proj' ~= nil or name == 'model.norm.weight', gradient == nil, name)
+    end
+    student:free()
     teacher:free()
   end)
 
