@@ -154,7 +154,7 @@ return {
   { name = 'teacher temperature left out', file = 'core/loss/head.c', specs = head,
     old = 'k->inv_tt = 1 / (temp * to->teacher_temperature);', new = 'k->inv_tt = 1 / temp;' },
   { name = 'tail is 1 - sum', file = 'kernels/cpu/topk.c', specs = head,
-    old = ': (float)(((double)rest.max - all.max) * t + logsum_log(rest) - log_sum);',
+    old = ': log_finite(((double)rest.max - all.max) * t + logsum_log(rest) - log_sum);',
     new = ': 0;\n  if (rest.max > -INFINITY) {\n    float sum = 0;\n'
       .. '    for (int32_t j = 0; j < a->k; j++) sum += expf(lp[j]);\n'
       .. '    a->log_rest[r] = logf(fmaxf(1 - sum, 1e-10f));\n  }' },
