@@ -30,6 +30,7 @@ struct ms_target {
   ms_head_weights head; /* hidden: as given; logits: vocab, scale and soft_cap */
   void (*hold)(void *owner, int by);
   void *owner;
+  uint64_t labels; /* what the rows' next tokens hash to; 0: made of values, not known */
 };
 
 /* Makes a target of any kind from the hidden states (f32 [rows, width], after the final norm, on

@@ -78,6 +78,16 @@ ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, 
 
 /* ---- targets ---- */
 
+/* Of the tokens that the supervised positions predict, never 0. What stands before them may differ
+ * between teacher and student, as when the teacher alone sees a hint. */
+static uint64_t hash_labels(const ms_batch *batch, int on) {
+  uint64_t hash = 1;
+  for (int64_t t = 0; t < batch->tokens; t++)
+    if (batch->weight[on][t] > 0)
+      hash = (hash ^ (uint32_t)batch->token[t + 1]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+  return hash | 1;
+}
+
 static void hold_model(void *owner, int by) { ms_model_hold(owner, by); }
 
 ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
@@ -100,6 +110,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
   ms_model_head(teacher, &head);
   st = ms_target_make(teacher->dev, options, pass.rows, hidden, &head, teacher->head_bytes,
                       hold_model, teacher, out);
+  if (st == MS_OK) (*out)->labels = hash_labels(batch, options->on);
 end:
   ms_free(row);
   return st;
@@ -126,6 +137,11 @@ static ms_status check_terms(const ms_batch *batch, int32_t terms, const ms_term
                "loss: term %d: the target has %lld rows, the batch %lld supervised positions: "
                "another batch, or another `on`",
                i + 1, (long long)rows, (long long)batch->rows[t->on]);
+    if (t->target && t->target->labels && t->target->options.on == t->on)
+      MS_REQUIRE(t->target->labels == hash_labels(batch, t->on),
+                 "loss: term %d: the target is of another batch: the tokens at its supervised "
+                 "positions are not this one's",
+                 i + 1);
   }
   return MS_OK;
 }

@@ -67,6 +67,35 @@ local function check_weight(weight, level)
   return weight
 end
 
+-- What a term's options may say of its target, and what the target calls it. Another target means
+-- other numbers. k may differ: a target made of values has its own.
+local CARRIED = { { 'target', 'kind' }, { 'teacher_temperature', 'teacher_temperature' },
+                  { 'vocab', 'vocab' } }
+
+local function asked_of(cfg)
+  local asked
+  for _, pair in ipairs(CARRIED) do
+    local value = cfg and cfg[pair[1]]
+    if value ~= nil and value ~= 0 then -- vocab 0: the teacher's width
+      asked = asked or {}
+      asked[pair[2]] = value
+    end
+  end
+  return asked
+end
+
+local function check_target(target, asked, level)
+  targets.pointer(target, level + 1)
+  local info = asked and target:info()
+  for _, pair in ipairs(asked and CARRIED or {}) do
+    local want, has = asked[pair[2]], info[pair[2]]
+    if want ~= nil and want ~= has then
+      error(('kd: the term asks for %s = %s, its target has %s'):format(pair[1], tostring(want),
+        tostring(has)), level + 1)
+    end
+  end
+end
+
 --- One entry of the list. kind: 'ce' or 'kd'; on: its positions; weight, target: may be changed
 --- between calls; name: what metrics call it, default its kind.
 --- @class ms_loss_term
@@ -86,7 +115,7 @@ function term:set(weight, target)
   self.weight = check_weight(weight, 2)
   if target then
     if self.kind ~= 'kd' then error('a CE term has no target', 2) end
-    targets.pointer(target, 2)
+    check_target(target, self.asked, 2)
     self.target = target
   end
   return self
@@ -127,9 +156,10 @@ end
 --- @return ms_loss_term
 function M.term(target, weight, cfg)
   local o = options_of('kd', M.defaults, cfg, 3)
-  targets.pointer(target, 3)
+  local asked = asked_of(cfg)
+  check_target(target, asked, 3)
   local t = new_term('kd', weight or 1, o.on, 3)
-  t.target = target
+  t.target, t.asked = target, asked
   t.c.objective = number_of(M.objectives, 'objective', o.objective, 3)
   t.c.tail = number_of(M.tails, 'tail', o.tail, 3)
   t.c.temperature = o.temperature

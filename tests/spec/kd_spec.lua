@@ -43,6 +43,17 @@ describe('kd', function()
     assert.equal('0.5 * ce (all)', tostring(ms.ce(0.5, { on = 'all' })))
   end)
 
+  it('refuses a target that is not what its options say', function()
+    refused('the term asks for target = hidden, its target has topk', ms.kd, target(), 1, { target = 'hidden' })
+    refused('asks for teacher_temperature = 2, its target has 1', ms.kd, target(), 1, { teacher_temperature = 2 })
+    refused('asks for vocab = 4, its target has 5', ms.kd, target(), 1, { vocab = 4 })
+    local cfg = { target = 'topk', teacher_temperature = 2, vocab = 5 }
+    local term = ms.kd(target { teacher_temperature = 2 }, 1, cfg)
+    refused('asks for teacher_temperature = 2, its target has 1', term.set, term, 1, target())
+    assert.equal(2, term:set(1, target { teacher_temperature = 2 }).target:info().teacher_temperature)
+    ms.kd(target { vocab = 7 }, 1, { vocab = 0 }) -- 0: as wide as it is
+  end)
+
   it('refuses what it does not know, with the nearest', function()
     refused("no option 'objektive'; did you mean 'objective'", ms.kd, target(), 1, { objektive = 'js' })
     refused("no objective 'forward_lk'; did you mean 'forward_kl'", ms.kd, target(), 1, { objective = 'forward_lk' })

@@ -173,6 +173,22 @@ describe('a student and its teacher', function()
     return r.value / r.weight
   end
 
+  it('do not take a target of another batch, but one behind another prompt', function()
+    local cfg = { target = 'topk', k = 4, on = 'response' }
+    local function batch_of(...) return ms.batch { { tokens = { ... }, response = { 0, 1, 1, 0 } } } end
+    local mine, other, hint = batch_of(1, 2, 3, 4), batch_of(1, 2, 3, 5), batch_of(9, 8, 3, 4)
+    local function learn(b)
+      local target = teacher:targets(b, cfg)
+      local r = student:learn(mine, { ms.kd(target, 1, cfg) })
+      target:free()
+      return r[0].rows
+    end
+    assert.equal(2, learn(mine))
+    assert.equal(2, learn(hint)) -- the same answer
+    refused('loss: term 1: the target is of another batch', learn, other)
+    for _, b in ipairs { mine, other, hint } do b:free() end
+  end)
+
   it('agree on every kind of target that holds the whole vocabulary', function()
     local want
     for _, cfg in ipairs { { target = 'logits' }, { target = 'hidden' }, { target = 'topk', k = VOCAB } } do
