@@ -112,6 +112,12 @@ function step_methods:update()
   local run, state = self.run, self.run.state
   if not self.open then error('step:update: called twice, or outside its step', 2) end
   if self.tally.calls == 0 then error('step:update: nothing was learned in this step', 2) end
+  local name, seen, all = self.tally:incomplete()
+  if name then -- losses are divided by the whole step's weights
+    error(('step:update: the term %s learned from weights of %g, the step has %g: every '
+      .. 'micro-batch is to be learned once, with all terms in one call')
+      :format(name, seen, all), 2)
+  end
   self.loss = self.tally:loss()
   self.skipped, self.grad_norm = false, 0
   if self.tally:empty() then
@@ -431,6 +437,8 @@ function M.open(cfg, options)
     if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
   end
   if type(cfg.output) ~= 'string' then error('run.open: cfg.output must name a folder', 2) end
+  local ok, why = pcall(json.encode, cfg)
+  if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
   local run = new_run(cfg, options)
   open_schedules(run, options.schedules)
   run.state.total = count_steps(run)

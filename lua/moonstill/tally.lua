@@ -84,6 +84,19 @@ function methods:empty()
   return true
 end
 
+--- The first term that has not seen each position of its step once: its name, the weight it saw,
+--- and what there is. nil when all have.
+--- @return string?, number?, number?
+function methods:incomplete()
+  for i = 1, self.terms do
+    local sum = self.sums[i]
+    -- both are sums of the same floats in double, in another order
+    if math.abs(sum.weight - sum.norm) > 1e-9 * sum.norm then
+      return self.names[i], sum.weight, sum.norm
+    end
+  end
+end
+
 --- Means over the positions of a term; nil when there is no such term, NaN without positions.
 --- @param i integer
 function methods:mean(i)

@@ -343,6 +343,39 @@ describe('a step', function()
     end)
   end)
 
+  it('is not made of a part of its micro-batches, nor of any twice', function()
+    ms.scope(function(own)
+      -- how often each micro-batch is learned, and with which lists of terms
+      local function update(times, lists)
+        local run, student = open(own, recipe.data(20), nil, { batch = { tokens = 400, micro_tokens = 60 } })
+        local ok, why = pcall(function()
+          for step in run:steps() do
+            local i = 0
+            for batch in step:micro_batches() do
+              i = i + 1
+              for _ = 1, times(i) do
+                for _, terms in ipairs(lists) do student:learn(batch, terms) end
+              end
+            end
+            assert(i > 2)
+            step:update()
+          end
+        end)
+        run:close()
+        return ok, tostring(why)
+      end
+      local both = { { ms.ce(1), ms.ce(1, { on = 'all' }) } }
+      assert.is_true(update(function() return 1 end, both))
+      for _, times in ipairs { function(i) return i == 1 and 1 or 0 end, function(i) return i == 2 and 2 or 1 end } do
+        local ok, why = update(times, both)
+        assert.is_false(ok)
+        assert.matches('the term ce learned from weights of %d+, the step has %d+', why)
+      end
+      -- one term after the other would be reported as one
+      assert.is_false(update(function() return 1 end, { { ms.ce(1) }, { ms.ce(1, { on = 'all' }) } }))
+    end)
+  end)
+
   it('says what is wrong with a loop', function()
     ms.scope(function(own)
       local function fails(what, f)
@@ -362,6 +395,9 @@ describe('a step', function()
       fails("schedule 'x' gave nil at step 1", function() for _ in run:steps() do end end)
       run:close()
       fails('needs max_steps', function() open(own, recipe.data(20), nil, { epochs = 0 }) end)
+      fails('checkpoints cannot hold this cfg: JSON has no function (at value.f)', function()
+        open(own, recipe.data(20), nil, { f = print })
+      end)
       fails('gives no step', function() open(own, { steps = function() return {} end }) end)
       fails('after finish', function() run:steps() end)
     end)
