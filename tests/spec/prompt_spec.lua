@@ -128,6 +128,7 @@ describe('the prompt on a terminal', function()
     again:wait '> '
     again:keys '\27[A\n' -- arrow up
     again:wait '\n1235\r'
+    again:wait '\n> ' -- before it, the terminal would take Ctrl-D for itself
     again:keys '\4'
     assert.equal(0, again:finish())
     assert.truthy(tools.exists(folder .. '/moonstill_history'))
