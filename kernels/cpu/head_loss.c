@@ -424,8 +424,7 @@ static double list_symbols(const plan *p, work *w, const ms_head_term *t, int g,
   s->log_q_rest =
       s->out.max == -INFINITY
           ? -INFINITY
-          : log_finite(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) -
-                                   log_all);
+          : log_finite(((double)s->out.max - s->all.max) * inv_t + logsum_log(s->out) - log_all);
   s->bucket = t->tail == MS_TAIL_BUCKET && t->k < t->vocab && s->log_rest > -INFINITY &&
               s->out.max > -INFINITY;
   if (s->bucket) {

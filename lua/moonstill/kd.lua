@@ -86,8 +86,9 @@ end
 
 local function check_target(target, asked, level)
   targets.pointer(target, level + 1)
-  local info = asked and target:info()
-  for _, pair in ipairs(asked and CARRIED or {}) do
+  if not asked then return end
+  local info = target:info()
+  for _, pair in ipairs(CARRIED) do
     local want, has = asked[pair[2]], info[pair[2]]
     if want ~= nil and want ~= has then
       error(('kd: the term asks for %s = %s, its target has %s'):format(pair[1], tostring(want),

@@ -3,8 +3,8 @@
 --- A panel is a table: `title`, `x_label`, `y_label`, `log` (a logarithmic y axis), `y_min`,
 --- `y_max`, and `series`, a list of { name, x = {..}, y = {..} } whose x ascend; `style`, a number,
 --- gives a series the same look in several panels (default: its place). Points that are not finite
---- (or not positive on a logarithmic axis) are left out. The SVG needs no font, script or style from
---- elsewhere.
+--- (or not positive on a logarithmic axis) are left out. The SVG needs no font, script or style
+--- from elsewhere.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
