@@ -145,7 +145,7 @@ local function untrained(work, name, model)
   for _, step in ipairs(work.valid:steps(0, 0, { tokens = 2048, micro_tokens = 2048 })) do
     local batch = work.valid:batch(step[1])
     local r = model:evaluate(batch, { ms.ce(1) })
-    value, weight = value + r[0].value, weight + r[0].weight
+    value, weight = value + r[1].value, weight + r[1].weight
     batch:free()
   end
   return { name = name, model = model, x = { 0 }, loss = { value / weight }, kl = { 0 } }

@@ -187,12 +187,14 @@ end
 
 -- Scratch that grows: the core copies terms during a call, results are read before the next one.
 local capacity, c_terms, c_results = 0, nil, nil
+local lists = {} -- by number of terms: the results as a Lua list
 
 local function pack(terms, step, level)
   local n = #terms
   if n > capacity then
     capacity = math.max(8, n)
     c_terms, c_results = ffi.new('ms_term[?]', capacity), ffi.new('ms_term_result[?]', capacity)
+    lists = {}
   end
   for i = 1, n do
     local t, c = terms[i], c_terms + (i - 1)
@@ -206,6 +208,17 @@ local function pack(terms, step, level)
   return n
 end
 
+-- A list with one struct for each term, from 1: an index out of range is nil, not a stray number.
+local function list_of(n)
+  local list = lists[n]
+  if not list then
+    list = { memory = c_results } -- what the structs lie in
+    for i = 1, n do list[i] = c_results[i - 1] end
+    lists[n] = list
+  end
+  return list
+end
+
 --- `model:learn` and `model:evaluate`: runs `call` over a list of terms. Inside a step the norms
 --- are those of the whole step, and what the terms gave is added to it.
 --- @param call function of the core
@@ -213,13 +226,14 @@ end
 --- @param b ms_batch
 --- @param terms ms_loss_term[]
 --- @param level integer whom to blame, as in `error`
---- @return ffi.cdata* `ms_term_result[]`, valid until the next call
+--- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
 function M.run(call, model, b, terms, level)
   local step = ledger.step(b)
   local n = pack(terms, step, level + 1)
   check(call(model, batch.pointer(b, level + 1), n, c_terms, c_results), level + 1)
-  if step and call == C.ms_model_learn then step:record(terms, c_results) end
-  return c_results
+  local results = list_of(n)
+  if step and call == C.ms_model_learn then step:record(terms, results) end
+  return results
 end
 
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.

@@ -229,13 +229,13 @@ function methods:targets(b, cfg) return kd.ask(pointer(self, 2), b, cfg, 2) end
 --- Forward, loss, backward: adds to the gradients.
 --- @param b ms_batch
 --- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
---- @return ffi.cdata* `ms_term_result[]`, from 0, valid until the next call
+--- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
 function methods:learn(b, terms) return kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2) end
 
 --- The same values without gradients.
 --- @param b ms_batch
 --- @param terms ms_loss_term[]
---- @return ffi.cdata* `ms_term_result[]`, from 0, valid until the next call
+--- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
 function methods:evaluate(b, terms)
   return kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)
 end

@@ -16,7 +16,7 @@ A start:
   s = ms.model.shrink(m, { layers = 1 })
   b = ms.batch({ t:ids "Once upon" }, { t:ids " a time" })
   r = s:evaluate(b, { ms.ce(), ms.kd(m:targets(b)) })
-  r[1].value / r[1].weight
+  r[2].value / r[2].weight
 ]]
 
 local DEEP, LONG = 3, 24 -- how far tables are printed

@@ -42,7 +42,7 @@ end
 
 --- Adds what one call gave.
 --- @param terms table[] the terms, always as many and in the same order
---- @param results ffi.cdata*|table an `ms_term_result` for each
+--- @param results table[] an `ms_term_result` for each
 --- @param norms? { response: number, all: number } of the step
 function methods:add(terms, results, norms)
   if self.calls == 0 then
@@ -52,9 +52,8 @@ function methods:add(terms, results, norms)
     error(('%d terms, after %d in the same step'):format(#terms, self.terms), 3)
   end
   self.calls = self.calls + 1
-  local first = type(results) == 'cdata' and -1 or 0
   for i, term in ipairs(terms) do
-    local sum, result = self.sums[i], results[first + i]
+    local sum, result = self.sums[i], results[i]
     if not sum then
       sum = {}
       for _, field in ipairs(FIELDS) do sum[field] = 0 end

@@ -47,7 +47,7 @@ local function step(number)
   local batch = ms.batch(segments)
   local target = teacher:targets(batch, KD)
   local result = student:learn(batch, { ms.ce(0.5), ms.kd(target, 0.5, KD) })
-  local loss = 0.5 * result[0].value / result[0].weight + 0.5 * result[1].value / result[1].weight
+  local loss = 0.5 * result[1].value / result[1].weight + 0.5 * result[2].value / result[2].weight
   local tokens = batch:tokens()
   target:free()
   batch:free()

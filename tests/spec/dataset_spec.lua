@@ -250,7 +250,7 @@ describe('dataset: batches', function()
         { text = 'Tom was sad. He lost his ball.' }, { text = 'The end' } }), ms.chat.open(model))
       local function loss(samples)
         local b = stories:batch(samples)
-        local value = model:evaluate(b, { ms.ce(1) })[0].value
+        local value = model:evaluate(b, { ms.ce(1) })[1].value
         b:free()
         return value
       end

@@ -107,7 +107,10 @@ describe('kd', function()
     end
     local list = { ms.ce(0.5), ms.kd(t, 0.25) }
     local results = ms.kd.run(call, nil, b, list, 1)
-    assert.equal(11, results[1].value)
+    assert.equal(2, #results)
+    assert.equal(10, results[1].value)
+    assert.equal(11, results[2].value)
+    assert.is_nil(results[0])
     assert.equal(tonumber(C.MS_TERM_CE), seen[1].kind)
     assert.equal(nil, seen[1].target ~= nil or nil)
     assert.equal(0.25, seen[2].weight)

@@ -169,7 +169,7 @@ describe('a student and its teacher', function()
   end)
 
   local function value(terms)
-    local r = student:evaluate(batch, terms)[0]
+    local r = student:evaluate(batch, terms)[1]
     return r.value / r.weight
   end
 
@@ -181,7 +181,7 @@ describe('a student and its teacher', function()
       local target = teacher:targets(b, cfg)
       local r = student:learn(mine, { ms.kd(target, 1, cfg) })
       target:free()
-      return r[0].rows
+      return r[1].rows
     end
     assert.equal(2, learn(mine))
     assert.equal(2, learn(hint)) -- the same answer

@@ -231,7 +231,7 @@ local function first_step(micro_tokens, own)
       target:free()
       batches, expected = batches + 1, 0
       for i, term in ipairs(terms) do
-        expected = expected + term.weight * (results[i - 1].value / results[i - 1].weight)
+        expected = expected + term.weight * (results[i].value / results[i].weight)
       end
     end
     local gradients = {}
