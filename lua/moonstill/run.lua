@@ -385,7 +385,7 @@ local function memory_line(run)
   for _, name in ipairs { 'weights', 'gradients' } do
     parts[#parts + 1] = ('%s %s'):format(name, progress.bytes(info.memory[name]))
   end
-  return ('%s student, %.4g M parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
+  return ('%s, %.4g M parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
     info.parameters / 1e6, run.state.total, table.concat(parts, ', '),
     progress.bytes(run.optimizer:bytes(run.student)))
 end
@@ -508,7 +508,8 @@ function methods:validate(options)
   local result = { loss = ce.value, agree = ce.agree }
   if kl then result.kl, result.kl_agree = kl.value, kl.agree end
   self.last_validation = { step = self.state.step, data = data, kd = options.kd, result = result }
-  self.state.validation = result.loss == result.loss and result or nil
+  local both = ce.value + (kl and kl.value or 0)
+  self.state.validation = both - both == 0 and result or nil -- a checkpoint holds finite numbers
   self.metrics:write { step = self.state.step, kind = 'validation', loss = metrics.number(ce.value),
     terms = sums:entry() }
   local line = ('validation after step %d: loss %.4f, top-1 %.1f %%'):format(self.state.step,

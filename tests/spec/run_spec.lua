@@ -328,6 +328,25 @@ describe('a step', function()
     end)
   end)
 
+  it('with a teacher that gives no numbers still has a state to save', function()
+    ms.scope(function(own)
+      local run = open(own, recipe.data(20))
+      local teacher = own(ms.model.create(recipe.config, 2, { dtype = 'f32' }))
+      local data = recipe.data(4)
+      run:validate { teacher = teacher, data = data }
+      assert.is_true(run.state.validation.kl > 0)
+      for _, weight in teacher:parameters() do
+        local nan = {}
+        for i = 1, weight:count() do nan[i] = 0 / 0 end
+        weight:write(nan)
+      end
+      local result = run:validate { teacher = teacher, data = data, kd = { target = 'hidden' } }
+      assert.is_true(result.kl ~= result.kl)
+      assert.is_nil(run.state.validation)
+      run:close()
+    end)
+  end)
+
   it('takes batches of the recipe\'s own', function()
     ms.scope(function(own)
       local run, student = open(own, recipe.data(20))
