@@ -20,13 +20,14 @@ threads, MS_TRACE=1 adds a traceback to errors.
 
 local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
---- The text of an error for its reader: without the traceback, unless MS_TRACE is set.
+--- The text of an error for its reader: without the traceback and without a line of moonstill's own
+--- modules before it (a line of the recipe stays), unless MS_TRACE is set.
 --- @param message any an error's value
 --- @return string
 function M.message(message)
   local text = tostring(message)
   if os.getenv 'MS_TRACE' then return text end
-  return (text:gsub('\nstack traceback:.*', ''))
+  return (text:gsub('\nstack traceback:.*', ''):gsub('^lua/moonstill/[%w_/]+%.lua:%d+: ', ''))
 end
 
 local function complain(text)
