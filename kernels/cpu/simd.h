@@ -269,14 +269,8 @@ VF_INLINE vf vf_exp_weight(vf x) {
   return vf_select(tiny, vf_set(0), vf_exp(vf_select(tiny, vf_set(0), x)));
 }
 
-/* ln x within about 1 ulp; -inf at 0, NaN below 0 and for NaN, inf at inf; subnormals too.
- * x = 2^n m with m in [sqrt(1/2), sqrt(2)); a polynomial for ln m (as in Cephes' logf). */
-VF_INLINE vf vf_log(vf x) {
-  vi tiny = (vi)(x < vf_set(0x1p-126f));
-  vf scaled = vf_select(tiny, x * vf_set(0x1p25f), x);
-  vi u = (vi)scaled - 0x3f3504f3; /* sqrt(1/2): the exponent then counts from there */
-  vf n = __builtin_convertvector(u >> 23, vf) - (vf)(tiny & (vi)vf_set(25.0f));
-  vf m = (vf)((u & 0x7fffff) + 0x3f3504f3) - 1.0f;
+/* P of ln(1 + m) = m - m^2/2 + m^3 P(m), 1 + m in [sqrt(1/2), sqrt(2)), as in Cephes' logf. */
+VF_INLINE vf vf_log_polynomial(vf m) {
   vf p = vf_set(7.0376836292e-2f);
   p = vf_fma(p, m, vf_set(-1.1514610310e-1f));
   p = vf_fma(p, m, vf_set(1.1676998740e-1f));
@@ -285,9 +279,19 @@ VF_INLINE vf vf_log(vf x) {
   p = vf_fma(p, m, vf_set(-1.6668057665e-1f));
   p = vf_fma(p, m, vf_set(2.0000714765e-1f));
   p = vf_fma(p, m, vf_set(-2.4999993993e-1f));
-  p = vf_fma(p, m, vf_set(3.3333331174e-1f));
+  return vf_fma(p, m, vf_set(3.3333331174e-1f));
+}
+
+/* ln x within about 1 ulp; -inf at 0, NaN below 0 and for NaN, inf at inf; subnormals too.
+ * x = 2^n (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)). */
+VF_INLINE vf vf_log(vf x) {
+  vi tiny = (vi)(x < vf_set(0x1p-126f));
+  vf scaled = vf_select(tiny, x * vf_set(0x1p25f), x);
+  vi u = (vi)scaled - 0x3f3504f3; /* sqrt(1/2): the exponent then counts from there */
+  vf n = __builtin_convertvector(u >> 23, vf) - (vf)(tiny & (vi)vf_set(25.0f));
+  vf m = (vf)((u & 0x7fffff) + 0x3f3504f3) - 1.0f;
   vf z = m * m;
-  vf y = vf_fma(n, vf_set(-2.12194440e-4f), p * m * z);
+  vf y = vf_fma(n, vf_set(-2.12194440e-4f), vf_log_polynomial(m) * m * z);
   y = vf_fma(vf_set(-0.5f), z, y);
   y = vf_fma(n, vf_set(0.693359375f), m + y);
   vf inf = vf_set(__builtin_inff());

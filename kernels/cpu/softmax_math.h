@@ -97,17 +97,8 @@ VF_INLINE vf log_1p(vf w, vf y) {
   vi bits = (vi)w;
   vi k = (bits - 0x3f3504f3) >> 23;
   vf f = vf_select(k == vi_set(0), y, (vf)(bits - (k << 23)) - 1.0f);
-  vf p = vf_set(7.0376836292e-2f);
-  p = vf_fma(p, f, vf_set(-1.1514610310e-1f));
-  p = vf_fma(p, f, vf_set(1.1676998740e-1f));
-  p = vf_fma(p, f, vf_set(-1.2420140846e-1f));
-  p = vf_fma(p, f, vf_set(1.4249322787e-1f));
-  p = vf_fma(p, f, vf_set(-1.6668057665e-1f));
-  p = vf_fma(p, f, vf_set(2.0000714765e-1f));
-  p = vf_fma(p, f, vf_set(-2.4999993993e-1f));
-  p = vf_fma(p, f, vf_set(3.3333331174e-1f));
   vf ff = f * f;
-  vf r = vf_fma(ff * f, p, vf_fma(ff, vf_set(-0.5f), f));
+  vf r = vf_fma(ff * f, vf_log_polynomial(f), vf_fma(ff, vf_set(-0.5f), f));
   return vf_fma(__builtin_convertvector(k, vf), vf_set(0.693147180559945309f), r);
 }
 

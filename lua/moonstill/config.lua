@@ -14,6 +14,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local leave = require 'moonstill.leave'
+local distance = require 'moonstill.options'.distance
 
 local M = {}
 
@@ -178,24 +179,6 @@ local function value_text(value)
 end
 
 -- suggestions ------------------------------------------------------------------------------------
-
---- Edits (insert, delete, replace, swap neighbours) from `a` to `b`.
-local function distance(a, b)
-  local two, one = {}, {}
-  for j = 0, #b do one[j] = j end
-  for i = 1, #a do
-    local row = { [0] = i }
-    for j = 1, #b do
-      local same = a:byte(i) == b:byte(j)
-      row[j] = math.min(one[j] + 1, row[j - 1] + 1, one[j - 1] + (same and 0 or 1))
-      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        row[j] = math.min(row[j], two[j - 2] + 1)
-      end
-    end
-    two, one = one, row
-  end
-  return one[#b]
-end
 
 --- The nearest of `words`: by the whole, or by what stands after the last dot.
 local function nearest(word, words)

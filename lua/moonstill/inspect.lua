@@ -1,20 +1,16 @@
 --- `moonstill inspect FOLDER`: what a model folder holds, a fact a line.
+local C = require 'moonstill.C'
+
 local M = {}
 
 -- In this order; what a model does not have is left out.
 local FACTS = { 'family', 'parameters', 'layers', 'width', 'inner', 'heads', 'kv_heads', 'head_dim',
   'vocab', 'context', 'tied', 'dtype' }
 
-local function exists(path)
-  local file = io.open(path, 'rb')
-  if file then file:close() end
-  return file ~= nil
-end
-
 local function line(name, value) print(('%-12s %s'):format(name, tostring(value))) end
 
 local function describe_tokenizer(ms, folder)
-  if not exists(folder .. '/tokenizer.json') then return line('tokenizer', 'none') end
+  if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return line('tokenizer', 'none') end
   local ok, tokenizer = pcall(ms.tokenizer.open, folder)
   if not ok then return line('tokenizer', require 'moonstill.cli'.message(tokenizer)) end
   line('tokenizer', tokenizer:size() .. ' ids')

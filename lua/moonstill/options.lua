@@ -1,19 +1,21 @@
 --- Tables of options: defaults are the list of what there is, anything else is an error.
 
--- How many single-character edits lie between two words.
+-- Edits (insert, delete, replace, swap neighbours) from `a` to `b`.
 local function distance(a, b)
-  local row = {}
-  for j = 0, #b do row[j] = j end
+  local two, one = {}, {}
+  for j = 0, #b do one[j] = j end
   for i = 1, #a do
-    local before = row[0]
-    row[0] = i
+    local row = { [0] = i }
     for j = 1, #b do
-      local cost = a:byte(i) == b:byte(j) and 0 or 1
-      local new = math.min(row[j] + 1, row[j - 1] + 1, before + cost)
-      before, row[j] = row[j], new
+      local same = a:byte(i) == b:byte(j)
+      row[j] = math.min(one[j] + 1, row[j - 1] + 1, one[j - 1] + (same and 0 or 1))
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        row[j] = math.min(row[j], two[j - 2] + 1)
+      end
     end
+    two, one = one, row
   end
-  return row[#b]
+  return one[#b]
 end
 
 local function names_of(defaults)
@@ -59,5 +61,5 @@ local function take(_, what, defaults, given, level)
   return taken
 end
 
---- `distance`: how many single-character edits lie between two words.
+--- `distance`: how many edits lie between two words, a swap of neighbours being one.
 return setmetatable({ distance = distance }, { __call = take })
