@@ -42,6 +42,22 @@ static ms_status check_options(const ms_generate_options *o, int32_t prompts,
   return MS_OK;
 }
 
+/* What ms_batch_check would find, in the caller's words: prompts and not segments. */
+static ms_status check_prompts(const ms_model *model, int32_t prompts, const int32_t *token,
+                               const int32_t *start) {
+  const ms_config *c = &model->config;
+  for (int32_t i = 0; i < prompts; i++) {
+    MS_REQUIRE(start[i + 1] - start[i] <= c->context,
+               "generate: prompt %d has %d tokens, the model's context is %lld", i + 1,
+               start[i + 1] - start[i], (long long)c->context);
+    for (int32_t t = start[i]; t < start[i + 1]; t++)
+      MS_REQUIRE(token[t] >= 0 && token[t] < c->vocab,
+                 "generate: prompt %d: id %d is %d, outside the model's vocabulary of %lld", i + 1,
+                 t - start[i] + 1, token[t], (long long)c->vocab);
+  }
+  return MS_OK;
+}
+
 /* Cache rows hold the longest prompt and what may follow it. */
 static int64_t find_capacity(const ms_generator *g, const int32_t *start) {
   int64_t capacity = 0;
@@ -143,8 +159,8 @@ ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *toke
 
   *out = NULL;
   MS_TRY(check_options(options, prompts, start));
+  MS_TRY(check_prompts(model, prompts, token, start));
   MS_TRY(ms_batch_new(start[prompts], token, prompts, start, NULL, NULL, &batch));
-  MS_TRY_OR(fail, ms_batch_check(model, batch));
   MS_TRY_OR(fail, ms_alloc(sizeof *g, "generator", &p));
   g = p;
   g->model = model;

@@ -1,6 +1,7 @@
 /* tensor.c - dense row-major arrays on one device. */
 #include "tensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -155,6 +156,17 @@ static double element(const void *p, int dtype, int64_t i) {
   }
 }
 
+/* An integer dtype takes the integers it has, and nothing is cut to one. */
+static ms_status check_element(int dtype, int64_t i, double x) {
+  static const double low[] = {[MS_I32] = INT32_MIN, [MS_I64] = -0x1p63, [MS_U8] = 0};
+  static const double end[] = {[MS_I32] = 0x1p31, [MS_I64] = 0x1p63, [MS_U8] = 256};
+  if (dtype != MS_I32 && dtype != MS_I64 && dtype != MS_U8) return MS_OK;
+  MS_REQUIRE(x >= low[dtype] && x < end[dtype] && x == floor(x),
+             "tensor write: element %lld is %.17g, which no %s is", (long long)i, x,
+             ms_dtype_name(dtype));
+  return MS_OK;
+}
+
 static void set_element(void *p, int dtype, int64_t i, double x) {
   switch (dtype) {
     case MS_F32: ((float *)p)[i] = (float)x; break;
@@ -201,7 +213,10 @@ ms_status ms_tensor_write_double(ms_tensor *t, const double *data, int64_t count
   MS_REQUIRE(count == t->count, "tensor write: %lld elements of %lld", (long long)count,
              (long long)t->count);
   MS_TRY(host_copy(t, &host, &dtype));
-  for (int64_t i = 0; i < count; i++) set_element(host, dtype, i, data[i]);
+  for (int64_t i = 0; i < count; i++) {
+    MS_TRY_OR(end, check_element(dtype, i, data[i]));
+    set_element(host, dtype, i, data[i]);
+  }
   if (dtype != t->dtype) MS_TRY_OR(end, ms_tensor_new(t->dev, dtype, t->rank, t->shape, &wide));
   MS_TRY_OR(end, ms_tensor_write(wide ? wide : t, host, count * (int64_t)ms_dtype_size(dtype)));
   if (wide) MS_TRY_OR(end, ms_tensor_copy(t, wide));

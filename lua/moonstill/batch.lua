@@ -7,6 +7,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
 
 local M = {}
 
@@ -71,9 +72,13 @@ handle = ffi.metatype('struct { ms_batch *p; }', {
 --- @param all? ffi.cdata* float[tokens]; nil: 1 everywhere
 --- @return ms_batch
 function M.new(token, tokens, segment_start, segments, response, all)
+  check.integer('batch', 'tokens', tokens, 0, check.EXACT)
+  check.integer('batch', 'segments', segments, 0, check.EXACT)
   check(C.ms_batch_new(tokens, token, segments, segment_start, response, all, out))
   return handle(out[0])
 end
+
+local SEGMENT = { tokens = true, count = true, response = true, all = true, weight = true }
 
 -- Lua arrays start at 1, those of the FFI at 0 and need their `count`.
 local function length(segment, number)
@@ -81,8 +86,9 @@ local function length(segment, number)
   if type(tokens) == 'cdata' then
     local n = tonumber(segment.count)
     if not n then error(('batch: segment %d: cdata tokens need `count`'):format(number), 4) end
-    return n
+    return (check.integer('batch', ('segment %d: count'):format(number), n, 0, check.EXACT, 4))
   end
+  if segment.tokens then options_of.known('batch: segment ' .. number, SEGMENT, segment, 4) end
   if type(tokens) ~= 'table' then
     error(('batch: segment %d: tokens are a %s'):format(number, type(tokens)), 4)
   end
@@ -93,6 +99,9 @@ local function fill(to, at, from, n, what, number)
   local base = type(from) == 'cdata' and 0 or 1
   if base == 1 and #from ~= n then
     error(('batch: segment %d: %d %s for %d tokens'):format(number, #from, what, n), 4)
+  end
+  if base == 1 and what == 'tokens' then
+    check.integers('batch', ('segment %d: token'):format(number), from, 0, check.INT32, 4)
   end
   for i = 0, n - 1 do to[at + i] = from[base + i] end
 end
@@ -142,7 +151,7 @@ function M.from(prompts, answers, weights)
     for t = 1, #tokens do response[t] = t >= from and t < #tokens and 1 or 0 end
     segments[i] = { tokens = tokens, response = response, weight = weights and weights[i] }
   end
-  return pack(segments)
+  return (pack(segments)) -- keeps the frame
 end
 
 --- `ms.batch { segment, .. }`: a segment is an array of token ids, or a table with `tokens` (an
@@ -153,6 +162,6 @@ return setmetatable(M, {
   __call = function(_, segments, answers, weights)
     if type(segments) ~= 'table' then error('batch: a list of segments expected', 2) end
     if answers then return M.from(segments, answers, weights) end
-    return pack(segments)
+    return (pack(segments)) -- keeps the frame
   end,
 })

@@ -113,6 +113,7 @@ end
 --- @param size integer at least 256 + 3
 --- @return table vocabulary `tokens` in the order of their ids (without the special ones), `merges`
 function M.learn(texts, size)
+  check.integer('bpe', 'size', size, 0, check.INT32)
   if size < 256 + #M.special then
     error(('bpe: a vocabulary of %d cannot hold 256 bytes and %d special tokens')
       :format(size, #M.special), 2)

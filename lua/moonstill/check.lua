@@ -1,10 +1,60 @@
---- The one place that turns a status of the core into a Lua error.
+--- What is asked of values before they go on: `check(status)` is the one place that turns a status
+--- of the core into a Lua error; `check.integer` and `check.integers` keep fractions and numbers
+--- that are too large from the core, which would cut them without a word.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 
---- Raises the core's last message when `status` is a failure.
---- @param status integer what a function of the core returned
---- @param level? integer whom to blame, as in `error`; default the caller of the caller
-return function(status, level)
-  if status ~= 0 then error(ffi.string(C.ms_last_error()), (level or 2) + 1) end
+local M = {
+  INT32 = 2 ^ 31 - 1, -- the largest that the core's int32_t has
+  EXACT = 2 ^ 53,     -- up to here a Lua number is every integer
+}
+
+local function bound(x) return x == M.EXACT and '2^53' or ('%.0f'):format(x) end
+
+local function shown(value)
+  if type(value) == 'string' then return ("'%s' (a string)"):format(value) end
+  if type(value) == 'number' and value % 1 == 0 then return ('%.17g'):format(value) end
+  return tostring(value)
 end
+
+--- An error unless `value` is an integer in low .. high. Returns it.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param value any
+--- @param low integer
+--- @param high integer
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return integer
+function M.integer(what, name, value, low, high, level)
+  if type(value) == 'number' and value >= low and value <= high and value % 1 == 0 then
+    return value
+  end
+  error(('%s: %s = %s, expected an integer in %s..%s'):format(what, name, shown(value), bound(low),
+    bound(high)), (level or 2) + 1)
+end
+
+--- An error unless every element of a Lua array is an integer in low .. high. Returns the array.
+--- @param what string what errors begin with
+--- @param name string of one element
+--- @param list integer[]
+--- @param low integer
+--- @param high integer
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return integer[]
+function M.integers(what, name, list, low, high, level)
+  for i = 1, #list do
+    local value = list[i]
+    if type(value) ~= 'number' or not (value >= low and value <= high) or value % 1 ~= 0 then
+      M.integer(what, ('%s %d'):format(name, i), value, low, high, (level or 2) + 1)
+    end
+  end
+  return list
+end
+
+--- `check(status, level)` raises the core's last message when `status` is a failure. level: whom to
+--- blame, as in `error`; default the caller of the caller.
+return setmetatable(M, {
+  __call = function(_, status, level)
+    if status ~= 0 then error(ffi.string(C.ms_last_error()), (level or 2) + 1) end
+  end,
+})

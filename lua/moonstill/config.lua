@@ -14,7 +14,8 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local leave = require 'moonstill.leave'
-local distance = require 'moonstill.options'.distance
+local options_of = require 'moonstill.options'
+local distance = options_of.distance
 
 local M = {}
 
@@ -94,7 +95,8 @@ local meanings = {
   ['optim.beta1'] = 'AdamW', ['optim.beta2'] = 'AdamW', ['optim.eps'] = 'AdamW',
   ['optim.final'] = 'lr at the end, as a share of the peak',
   ['optim.max_skips'] = 'stop after this many non-finite gradients in a row',
-  ['checkpoint.every'] = 'steps between checkpoints', ['checkpoint.keep'] = 'checkpoints kept',
+  ['checkpoint.every'] = 'steps between checkpoints; 0: at the end only',
+  ['checkpoint.keep'] = 'checkpoints kept',
 }
 
 local reserved = { ['--help'] = true, ['-h'] = true, ['--smoke'] = true }
@@ -407,7 +409,7 @@ end
 --- @return table the values, nested as in the schema
 local function read(_, schema, options)
   if type(schema) ~= 'table' then error('config: a table of keys is needed', 2) end
-  options = options or {}
+  options = options_of.known('config', { about = true, smoke = true, args = true }, options, 2)
   local args = options.args or arg or {}
   local state = new_state(schema)
   if has(args, '--help', '-h') then
@@ -418,6 +420,9 @@ local function read(_, schema, options)
   read_arguments(state, args, options)
   check_complete(state)
   local cfg = nest(state)
+  for _, name in ipairs { 'seed', 'max_steps' } do
+    if cfg[name] < 0 then refuse("'%s' must be in 0..2^53, not %d", name, cfg[name]) end
+  end
   if cfg.threads < 0 or cfg.threads > 4096 then
     refuse("'threads' is %d, not in 0..4096", cfg.threads)
   end

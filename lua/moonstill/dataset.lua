@@ -15,6 +15,7 @@ local C = require 'moonstill.C'
 local batch = require 'moonstill.batch'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
+local options_of = require 'moonstill.options'
 local packing = require 'moonstill.packing'
 
 local M = {}
@@ -313,7 +314,8 @@ end
 --- @param last? integer default the end
 --- @return ms_batch
 function methods:batch(indices, first, last)
-  first, last = first or 1, last or #indices
+  first = check.integer('dataset:batch', 'first', first or 1, 1, check.INT32)
+  last = check.integer('dataset:batch', 'last', last or #indices, 0, check.INT32)
   local s, total = self.scratch, 0
   if last < first then error('dataset: a batch of no samples', 2) end
   for k = first, last do total = total + select(2, bounds(self, indices[k], 2)) end
@@ -345,6 +347,8 @@ end
 --- @return integer[][][]
 function methods:steps(seed, epoch, options)
   local n = #self.lengths
+  check.integer('dataset:steps', 'seed', seed, 0, check.EXACT)
+  check.integer('dataset:steps', 'epoch', epoch, 0, check.EXACT)
   local order = ffi.new('int32_t[?]', n)
   check(C.ms_permutation(seed, epoch, n, order))
   for k = 0, n - 1 do order[k] = order[k] + 1 end
@@ -363,6 +367,11 @@ end
 local CHOICES = { over_long = { drop = true, error = true, truncate = true },
   on_error = { error = true, skip = true } }
 
+-- A recipe's `data` goes in as it is, so its paths are known, though they are not looked at.
+local KEYS = { max_tokens = true, over_long = true, on_error = true, prompt_key = true,
+  answer_key = true, text_key = true, messages_key = true, weight_key = true, limit = true,
+  quiet = true, train = true, valid = true }
+
 local function check_options(o)
   for name, choices in pairs(CHOICES) do
     if not choices[o[name]] then
@@ -373,15 +382,13 @@ local function check_options(o)
         table.concat(names, ', ')), 3)
     end
   end
-  local most = o.max_tokens
-  if type(most) ~= 'number' or most < 2 or most ~= math.floor(most) then
-    error(('dataset: max_tokens = %s, an integer from 2 on expected'):format(tostring(most)), 3)
-  end
+  check.integer('dataset', 'max_tokens', o.max_tokens, 2, check.INT32, 4)
+  if o.limit ~= nil then check.integer('dataset', 'limit', o.limit, 1, check.EXACT, 4) end
 end
 
 local function new(chat, options)
   local o = { max_tokens = 2048, over_long = 'drop', on_error = 'error' }
-  for key, value in pairs(options or {}) do o[key] = value end
+  for key, value in pairs(options_of.known('dataset', KEYS, options, 3)) do o[key] = value end
   check_options(o)
   local self = { chat = chat, options = o, form = asked(o), lengths = {},
     token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t',
@@ -402,8 +409,8 @@ end
 ---   messages_key?: string, weight_key?: string, limit?: integer, quiet?: boolean }
 ---   max_tokens: longest sample (2048). over_long: what happens to longer ones (they are dropped
 ---   and counted). on_error: whether a bad row ends everything, with its file and line, or is
----   counted. limit: rows to read. weight_key: the column of a sample's weight. Other keys are not
----   looked at.
+---   counted. limit: rows to read. weight_key: the column of a sample's weight. A recipe's
+---   `data` may be passed whole: train and valid are not looked at, any other key is an error.
 --- @return ms_dataset
 function M.open(path, chat, options)
   local self = new(chat, options)

@@ -66,6 +66,7 @@ local function flatten(prompts, level)
     if type(prompt) ~= 'table' then
       error(('generate: prompt %d is a %s, not a list of ids'):format(i, type(prompt)), level)
     end
+    check.integers('generate', ('prompt %d: id'):format(i), prompt, 0, check.INT32, level)
     total = total + #prompt
   end
   local token, start, at = ints(math.max(total, 1)), ints(#prompts + 1), 0
@@ -88,6 +89,10 @@ function M.open(model, prompts, options, level)
   if type(prompts) ~= 'table' then error('generate: a list of prompts expected', level) end
   local token, start = flatten(prompts, level + 1)
   local stop = type(o.stop) == 'table' and o.stop or { o.stop }
+  check.integers('generate', 'stop', stop, 0, check.INT32, level)
+  check.integer('generate', 'max_new', o.max_new, 1, check.INT32, level)
+  check.integer('generate', 'top_k', o.top_k, 0, check.INT32, level)
+  check.integer('generate', 'seed', o.seed, 0, check.EXACT, level)
   local stops = ints(math.max(#stop, 1), stop)
   local c = ffi.new('ms_generate_options', { temperature = o.temperature, top_p = o.top_p,
     top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed })

@@ -7,6 +7,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local known = require 'moonstill.options'.known
 
 local M = {}
 
@@ -253,7 +254,8 @@ end
 --- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
 --- @return string
 function M.encode(value, options)
-  options = options or {}
+  options = known('json', { indent = true, order = true }, options, 2)
+  if options.indent then check.integer('json', 'indent', options.indent, 0, 80) end
   local w = { n = 0, depth = 0, indent = options.indent, order = options.order, comma = ',',
     colon = options.indent and ': ' or ':' }
   function w:put(s)

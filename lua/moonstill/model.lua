@@ -63,6 +63,7 @@ local function held(what, given, level)
   local o = options_of(what, M.defaults, given, level + 1)
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
   patterns = frozen
+  check.integer(what, 'head_bytes', o.head_bytes, 0, check.EXACT, level + 1)
   return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype, level + 1),
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
     frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
@@ -94,8 +95,9 @@ end
 --- @return ms_model
 function M.create(config, seed, options)
   local c, o = held('model.create', options, 1)
+  seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
   local source = type(config) == 'table' and json.encode(config) or config
-  check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed or 0, c, out) end))
+  check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
   return handle(out[0])
 end
 
@@ -120,13 +122,11 @@ function M.shrink(teacher, options)
   end
   local all = teacher:info().layers
   if type(layers) == 'number' then
-    if layers < 1 or layers > all or layers % 1 ~= 0 then
-      error(('model.shrink: %s of %d layers'):format(layers, all), 2)
-    end
-    layers = spread(layers, all)
+    layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
   elseif type(layers) ~= 'table' then
     error('model.shrink: layers = a list of layers or their number is needed', 2)
   end
+  check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
   local c = held('model.shrink', given, 1)
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
@@ -162,6 +162,7 @@ local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
 function methods:save(path, options)
   local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)
   local carry = o.carry ~= '' and o.carry or nil
+  check.integer('model:save', 'shard_bytes', o.shard_bytes, 0, check.EXACT)
   check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype, 2), o.shard_bytes))
   return self
 end
@@ -212,6 +213,7 @@ end
 function methods:logits(b, rows)
   local p, given, vocab = pointer(self, 2), batch.pointer(b, 2), self:info().vocab
   local n = rows and #rows or b:tokens()
+  if rows then check.integers('model:logits', 'row', rows, 0, check.INT32) end
   local list = ffi.new('int32_t[?]', math.max(n, 1))
   for i = 0, n - 1 do list[i] = rows and rows[i + 1] or i end
   local logits = ffi.new('float[?]', math.max(n, 1) * vocab)
@@ -224,7 +226,7 @@ end
 --- @param b ms_batch
 --- @param cfg? table see `ms.kd.defaults`
 --- @return ms_target
-function methods:targets(b, cfg) return kd.ask(pointer(self, 2), b, cfg, 2) end
+function methods:targets(b, cfg) return (kd.ask(pointer(self, 2), b, cfg, 2)) end
 
 --- Forward, loss, backward: adds to the gradients.
 --- @param b ms_batch

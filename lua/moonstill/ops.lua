@@ -18,6 +18,12 @@ local tensors = {
   adamw = 5,
 }
 
+-- Where the first number after the tensors is an integer: its name and range.
+local flag = { 'add', 0, 1 }
+local integers = { linear = flag, linear_dx = flag, linear_dw = flag, rmsnorm_backward = flag,
+  rope = { 'sign', -1, 1 }, attention = { 'window', 0, check.INT32 },
+  attention_backward = { 'window', 0, check.INT32 }, adamw = { 'step', 1, check.EXACT } }
+
 -- Numbers that may be left out: the last ones, with these values.
 local defaults = { linear = 0, linear_dx = 0, linear_dw = 0, rmsnorm_backward = 0 }
 
@@ -31,6 +37,10 @@ local function call(name, count)
     if defaults[name] and n == count then
       n = n + 1
       args[n] = defaults[name]
+    end
+    local integer = integers[name]
+    if integer then
+      check.integer(name, integer[1], args[count + 1], integer[2], integer[3])
     end
     check(f(unpack(args, 1, n)))
   end

@@ -4,6 +4,8 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
+local schedule = require 'moonstill.schedule'
 local tensor = require 'moonstill.tensor'
 local text = require 'moonstill.text'
 
@@ -18,6 +20,11 @@ local skipped = ffi.new 'int32_t[1]'
 --- PyTorch's defaults, but for the decay. clip: largest norm of the whole gradient, 0 for none.
 M.defaults = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0 }
 
+--- What a recipe's `optim` may hold: for the optimiser, for the schedule, for the run.
+M.keys = { max_skips = true }
+for key in pairs(M.defaults) do M.keys[key] = true end
+for key in pairs(schedule.keys) do M.keys[key] = true end
+
 --- @class ms_optimizer
 local methods = {}
 
@@ -31,10 +38,12 @@ end
 --- An optimiser for a model that was opened to train. From now on the weights of a bf16 model
 --- follow the optimiser's f32 masters.
 --- @param model ms_model
---- @param options? table see `defaults`; other keys are not looked at
+--- @param options? table see `defaults`; a recipe's `optim` may be passed whole: the keys of
+---   `ms.schedule` and max_skips are not looked at, any other key is an error
 --- @return ms_optimizer
 function M.new(model, options)
   local o = ffi.new 'ms_adamw_options'
+  options_of.known('optimizer', M.keys, options, 2)
   for key, default in pairs(M.defaults) do
     local value = options and options[key]
     if value == nil then value = default end
@@ -84,6 +93,7 @@ end
 --- @return ms_tensor first
 --- @return ms_tensor second
 function methods:moments(i)
+  check.integer('optimizer', 'parameter', i, 0, check.INT32)
   check(C.ms_optimizer_moment(pointer(self), i, 0, tensor_out))
   local first = tensor.wrap(tensor_out[0])
   check(C.ms_optimizer_moment(pointer(self), i, 1, tensor_out))

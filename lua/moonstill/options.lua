@@ -26,7 +26,7 @@ local function names_of(defaults)
 end
 
 local function unknown(what, names, key)
-  local best, least = nil, 3
+  local best, least = nil, math.min(3, #tostring(key)) -- of short words too much may be changed
   for _, name in ipairs(names) do
     local d = distance(tostring(key), name)
     if d < least then best, least = name, d end
@@ -61,5 +61,23 @@ local function take(_, what, defaults, given, level)
   return taken
 end
 
+--- An error when `given` has a key that is none of `names`: for options without a fixed default.
+--- @param what string what errors begin with
+--- @param names table<string, any> the keys there are
+--- @param given? table
+--- @param level? integer whom to blame, as in `error`
+--- @return table given, or an empty table
+local function known(what, names, given, level)
+  level = (level or 1) + 1
+  if given == nil then return {} end
+  if type(given) ~= 'table' then
+    error(('%s: options are a %s, not a table'):format(what, type(given)), level)
+  end
+  for key in pairs(given) do
+    if names[key] == nil then error(unknown(what, names_of(names), key), level) end
+  end
+  return given
+end
+
 --- `distance`: how many edits lie between two words, a swap of neighbours being one.
-return setmetatable({ distance = distance }, { __call = take })
+return setmetatable({ distance = distance, known = known }, { __call = take })

@@ -3,7 +3,12 @@
 --- Pure functions of lengths and order, so a plan can be made again anywhere. Nothing is padded
 --- and no sample is cut: segments of a batch do not see each other, so packing is a matter of room.
 
+local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
+
 local M = {}
+
+local KEYS = { tokens = true, micro_tokens = true, width = true }
 
 --- What a sample costs, in multiples of one token's share of the attention: its tokens pass through
 --- matrices (`width` stands for them), and each of them looks at those before it.
@@ -101,11 +106,9 @@ end
 --- @param options { tokens: integer, micro_tokens: integer, width?: number }
 --- @return integer[][][]
 function M.plan(lengths, order, count, first, options)
+  options_of.known('packing', KEYS, options)
   for _, name in ipairs { 'tokens', 'micro_tokens' } do
-    local value = options[name]
-    if type(value) ~= 'number' or value < 1 then
-      error(('packing: %s = %s, a number from 1 on expected'):format(name, tostring(value)), 2)
-    end
+    check.integer('packing', name, options[name], 1, check.EXACT)
   end
   local steps = M.steps(lengths, order, count, first, options.tokens)
   for k, step in ipairs(steps) do

@@ -8,6 +8,7 @@
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
 
 local M = {}
 
@@ -217,8 +218,9 @@ text{font-family:Helvetica,Arial,"DejaVu Sans",sans-serif;fill:#222}
 --- @return string
 function M.svg(panels, options)
   if panels.series then panels = { panels } end
-  local width = options and options.width or 560
-  local height = options and options.height or 360
+  options = options_of.known('plot', { width = true, height = true }, options, 2)
+  local width = check.integer('plot', 'width', options.width or 560, 1, 65535)
+  local height = check.integer('plot', 'height', options.height or 360, 1, 65535)
   local put, out = pen()
   put('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">',
     width * #panels, height, width * #panels, height)
@@ -315,7 +317,9 @@ end
 --- @return string
 function M.sketch(panel, options)
   check_panel(panel)
-  local columns, rows = options and options.columns or 64, options and options.rows or 14
+  options = options_of.known('plot', { columns = true, rows = true }, options, 2)
+  local columns = check.integer('plot', 'columns', options.columns or 64, 1, 65535)
+  local rows = check.integer('plot', 'rows', options.rows or 14, 1, 65535)
   local axes = axes_of(panel, math.max(2, math.floor(columns / 10)),
     math.max(2, math.floor(rows / 3)))
   local x_low, x_high = extent(panel)

@@ -19,6 +19,7 @@ local kd = require 'moonstill.kd'
 local leave = require 'moonstill.leave'
 local ledger = require 'moonstill.ledger'
 local metrics = require 'moonstill.metrics'
+local options_of = require 'moonstill.options'
 local optimizer = require 'moonstill.optimizer'
 local progress = require 'moonstill.progress'
 local schedule = require 'moonstill.schedule'
@@ -38,6 +39,31 @@ local function setting(cfg, group, key)
   local value = cfg[group] and cfg[group][key]
   if value == nil then value = DEFAULT[group][key] end
   return value
+end
+
+-- Settings that are integers, with the least that each may be. every: 0 saves at the end only.
+local INTEGERS = { { 'batch', 'tokens', 1 }, { 'batch', 'micro_tokens', 1 },
+  { 'checkpoint', 'every', 0 }, { 'checkpoint', 'keep', 0 }, { 'optim', 'max_skips', 1 } }
+
+local function check_settings(cfg, level)
+  for _, group in ipairs { 'batch', 'checkpoint' } do
+    options_of.known('run.open: ' .. group, DEFAULT[group], cfg[group], level + 1)
+  end
+  options_of.known('run.open: optim', optimizer.keys, cfg.optim, level + 1)
+  for _, s in ipairs(INTEGERS) do
+    check.integer('run.open', s[1] .. '.' .. s[2], setting(cfg, s[1], s[2]), s[3], check.EXACT,
+      level + 1)
+  end
+  for _, name in ipairs { 'seed', 'max_steps' } do
+    if cfg[name] ~= nil then
+      check.integer('run.open', name, cfg[name], 0, check.EXACT, level + 1)
+    end
+  end
+  local epochs = cfg.epochs or 1
+  if type(epochs) ~= 'number' or not (epochs >= 0 and epochs < math.huge) then
+    error(('run.open: epochs = %s, expected a number from 0 on'):format(tostring(epochs)),
+      level + 1)
+  end
 end
 
 -- a step -----------------------------------------------------------------------------------------
@@ -92,9 +118,12 @@ function step_methods:use(batches)
   for _, batch in ipairs(batches) do take_batch(self, batch) end
 end
 
---- True in every n-th step.
+--- True in every n-th step; never for 0.
 --- @param n integer
-function step_methods:every(n) return n > 0 and self.number % n == 0 end
+function step_methods:every(n)
+  check.integer('step:every', 'n', n, 0, check.EXACT)
+  return n > 0 and self.number % n == 0
+end
 
 local function too_many_skips(run)
   run:checkpoint()
@@ -152,7 +181,6 @@ end
 --- How many steps the run has in all: by epochs, the last of which may be a part, and max_steps.
 local function count_steps(run)
   local most, epochs = run.cfg.max_steps or 0, run.cfg.epochs or 1
-  if most < 0 or epochs < 0 then error('run: max_steps and epochs must not be negative', 0) end
   if epochs == 0 then
     if most == 0 then error('run: epochs = 0 needs max_steps', 0) end
     return most
@@ -406,6 +434,8 @@ local function open_schedules(run, given)
   table.sort(run.schedule_names)
 end
 
+local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
+
 local class = { __index = methods }
 local step_class = { __index = step_methods }
 
@@ -433,10 +463,12 @@ end
 ---   whose tokenizer goes along with the result; quiet: nothing is printed
 --- @return ms_run
 function M.open(cfg, options)
+  options_of.known('run.open', OPTIONS, options, 2)
   for _, name in ipairs { 'student', 'data' } do
     if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
   end
   if type(cfg.output) ~= 'string' then error('run.open: cfg.output must name a folder', 2) end
+  check_settings(cfg, 2)
   local ok, why = pcall(json.encode, cfg)
   if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
   local run = new_run(cfg, options)
@@ -464,6 +496,8 @@ local function validation_plan(run, data)
   return run.validation[data]
 end
 
+local VALIDATION = { data = true, teacher = true, kd = true, vocab = true }
+
 -- What is measured unless the caller says otherwise: the whole vocabulary at T = 1, which does not
 -- change with what is trained on.
 local function measure_of(run, options)
@@ -489,6 +523,7 @@ end
 ---   (by default those that both models have). Asked again in the same step it does nothing new.
 --- @return table? { loss, agree, kl?, kl_agree? }
 function methods:validate(options)
+  options_of.known('run:validate', VALIDATION, options, 2)
   local data = options.data
   if not data then return nil end
   local last = self.last_validation

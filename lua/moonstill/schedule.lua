@@ -6,7 +6,33 @@
 --- (below 1) or the number of steps in which it rises, `final` the rate at the end as a share of
 --- the peak (0 unless given).
 
+local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
+local optimizer_keys = { 'beta1', 'beta2', 'eps', 'weight_decay', 'clip' }
+
 local M = {}
+
+--- What a recipe's `optim` may say for a schedule.
+M.keys = { schedule = true, lr = true, warmup = true, final = true, decay = true }
+
+-- What any of the schedules may be given: `optim` is passed whole, so the optimiser's and the run's
+-- keys are known too.
+local KEYS = { from = true, to = true, max_skips = true }
+for key in pairs(M.keys) do KEYS[key] = true end
+for _, key in ipairs(optimizer_keys) do KEYS[key] = true end
+
+-- The parentheses here and below keep the call's frame, by which errors find whom to blame.
+local function known(options) return (options_of.known('schedule', KEYS, options, 3)) end
+
+-- A share of the steps, below 1, or a number of steps.
+local function share_or_steps(name, value)
+  if type(value) == 'number' and value >= 0 and value < 1 then return value end
+  if type(value) ~= 'number' or not (value >= 0) then
+    error(('schedule: %s must be a number, at least 0, not %s'):format(name, tostring(value)), 3)
+  end
+  local words = name .. ' (a share below 1, or steps)'
+  return (check.integer('schedule', words, value, 0, check.EXACT, 3))
+end
 
 local function number(options, name, default, level)
   local value = options[name]
@@ -30,10 +56,7 @@ end
 --- @param warmup number share of the steps (below 1), or steps
 --- @return fun(state: table): number
 function M.warmup(schedule, warmup)
-  if type(warmup) ~= 'number' or not (warmup >= 0) then
-    error('schedule: warmup must be a number, at least 0, not ' .. tostring(warmup), 2)
-  end
-  if warmup == 0 then return schedule end
+  if share_or_steps('warmup', warmup) == 0 then return schedule end
   local inner = { step = 0, total = 0, progress = 0 } -- its own; all else is the state's
   return function(state)
     local n = steps_of(warmup, state.total)
@@ -53,7 +76,7 @@ local function elapsed(state) return (state.step - 1) / state.total end
 --- @param options number|table
 function M.constant(options)
   if type(options) == 'number' then return function() return options end end
-  local peak = number(options, 'lr')
+  local peak = number(known(options), 'lr')
   return M.warmup(function() return peak end, number(options, 'warmup', 0))
 end
 
@@ -61,7 +84,7 @@ end
 --- towards `final`.
 --- @param options table { from, to, warmup } or { lr, warmup, final }
 function M.linear(options)
-  local warmup = number(options, 'warmup', 0)
+  local warmup = number(known(options), 'warmup', 0)
   if options.lr then
     local peak, final = number(options, 'lr'), number(options, 'final', 0)
     return M.warmup(function(state) return peak * (1 - (1 - final) * elapsed(state)) end, warmup)
@@ -77,7 +100,7 @@ end
 --- Half a cosine from the peak towards `final`.
 --- @param options { lr: number, warmup?: number, final?: number }
 function M.cosine(options)
-  local peak, final = number(options, 'lr'), number(options, 'final', 0)
+  local peak, final = number(known(options), 'lr'), number(options, 'final', 0)
   return M.warmup(function(state)
     return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * elapsed(state))))
   end, number(options, 'warmup', 0))
@@ -87,8 +110,8 @@ end
 --- follows the warm-up, or steps; default 0.2), then a straight line towards `final`.
 --- @param options { lr: number, warmup?: number, decay?: number, final?: number }
 function M.wsd(options)
-  local peak, final = number(options, 'lr'), number(options, 'final', 0)
-  local decay = number(options, 'decay', 0.2)
+  local peak, final = number(known(options), 'lr'), number(options, 'final', 0)
+  local decay = share_or_steps('decay', number(options, 'decay', 0.2))
   return M.warmup(function(state)
     local n = steps_of(decay, state.total)
     local into = state.step - 1 - (state.total - n)
@@ -103,8 +126,8 @@ M.names = { 'cosine', 'linear', 'constant', 'wsd' }
 --- @param options table a recipe's `optim`
 function M.of(options)
   local name = options.schedule or 'cosine'
-  for _, known in ipairs(M.names) do
-    if name == known then return M[name](options) end
+  for _, each in ipairs(M.names) do
+    if name == each then return M[name](options) end
   end
   error(("schedule: '%s' is none of %s"):format(tostring(name), table.concat(M.names, ', ')), 2)
 end

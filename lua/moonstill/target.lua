@@ -70,10 +70,13 @@ end
 --- @return ffi.cdata* `ms_target_options`
 function M.options(o, level)
   asked.kind = number_of(KIND, 'kind', o.target, level + 1)
-  asked.k = asked.kind == C.MS_TARGET_TOPK and o.k or 0
+  asked.k = 0
+  if asked.kind == C.MS_TARGET_TOPK then
+    asked.k = check.integer('target', 'k', o.k, 1, check.INT32, level + 1)
+  end
   asked.on = number_of(ON, 'positions', o.on, level + 1)
   asked.hidden_dtype = number_of(DTYPE, 'dtype', o.dtype, level + 1)
-  asked.vocab = o.vocab
+  asked.vocab = check.integer('target', 'vocab', o.vocab, 0, check.INT32, level + 1)
   asked.temperature, asked.teacher_temperature = o.temperature, o.teacher_temperature
   return asked
 end
@@ -112,6 +115,9 @@ function M.topk(ids, log_p, log_rest, options)
       #log_rest), 2)
   end
   o.k = ids[1] and #ids[1] or 1
+  for r, row in ipairs(ids) do
+    check.integers('target.topk', ('row %d: id'):format(r), row, 0, check.INT32, 2)
+  end
   local rest = ffi.new('float[?]', math.max(#log_rest, 1), log_rest)
   check(C.ms_target_topk(M.options(o, 2), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
     flat('float[?]', log_p, o.k, 'target.topk'), rest, out))

@@ -49,10 +49,7 @@ local function fill_shape(...)
   end
   for i = 1, rank do
     local size = select(i, ...)
-    if type(size) ~= 'number' or size % 1 ~= 0 then
-      error(('tensor: size %d is %s, not a whole number'):format(i, tostring(size)), 3)
-    end
-    shape[i - 1] = size
+    shape[i - 1] = check.integer('tensor', 'size ' .. i, size, 1, check.EXACT, 3)
   end
   return rank
 end
@@ -182,6 +179,7 @@ end
 --- @return ms_tensor
 function methods:view(offset, ...)
   local p, rank = pointer(self, 2), fill_shape(...)
+  check.integer('tensor', 'offset', offset, 0, check.EXACT)
   check(C.ms_tensor_view(p, C.ms_tensor_dtype(p), offset, rank, shape, out))
   return handle(out[0])
 end

@@ -9,9 +9,14 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local options_of = require 'moonstill.options'
 local text_of = require 'moonstill.text'
 
 local M = {}
+
+-- The options there are.
+local ENCODE = { special = true, parse = true }
+local DECODE = { skip_special = true }
 
 local ints = ffi.typeof 'int32_t[?]'
 local out = ffi.new 'ms_tokenizer *[1]' -- scratch, read at once
@@ -62,6 +67,7 @@ end
 function methods:encode(text, options)
   local p = pointer(self, 2)
   is_text(text, 'text')
+  options_of.known('tokenizer', ENCODE, options, 2)
   local special = options and options.special and 1 or 0
   local parse = (not options or options.parse ~= false) and 1 or 0
   local room = math.floor(#text / 3) + 16 -- often enough
@@ -89,9 +95,10 @@ end
 local function as_array(ids, n, level)
   if type(ids) == 'cdata' then
     if not n then error('tokenizer: ids of the FFI need their number', level + 1) end
-    return ids, n
+    return ids, check.integer('tokenizer', 'the number of ids', n, 0, check.EXACT, level + 1)
   end
   if type(ids) ~= 'table' then error('tokenizer: ids are a ' .. type(ids), level + 1) end
+  check.integers('tokenizer', 'id', ids, 0, check.INT32, level + 1)
   return ints(math.max(#ids, 1), ids), #ids
 end
 
@@ -104,6 +111,7 @@ function methods:decode(ids, n, options)
   local p = pointer(self, 2)
   if type(n) == 'table' then n, options = nil, n end
   local array, length = as_array(ids, n, 2)
+  options_of.known('tokenizer', DECODE, options, 2)
   local skip = options and options.skip_special and 1 or 0
   check(C.ms_tokenizer_decode(p, array, length, skip, string_out, count))
   return text_of(string_out[0], tonumber(count[0]))
@@ -123,6 +131,7 @@ end
 --- @param id integer
 --- @return string?
 function methods:token(id)
+  check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
   local p = C.ms_tokenizer_token(pointer(self, 2), id, count)
   return p ~= nil and ffi.string(p, tonumber(count[0])) or nil
 end
@@ -130,7 +139,10 @@ end
 --- Whether an id is a special token.
 --- @param id integer
 --- @return boolean
-function methods:is_special(id) return C.ms_tokenizer_is_special(pointer(self, 2), id) ~= 0 end
+function methods:is_special(id)
+  check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
+  return C.ms_tokenizer_is_special(pointer(self, 2), id) ~= 0
+end
 
 --- The largest id + 1, added tokens included.
 --- @return integer
@@ -185,8 +197,7 @@ end
 --- @param id integer
 --- @return string
 function decoder_methods:add(id)
-  if id < 0 then error('decoder: id ' .. id, 2) end
-  return advance(self, id)
+  return advance(self, check.integer('decoder', 'id', id, 0, check.INT32))
 end
 
 --- The text that was still held back; the decoder begins anew.
@@ -204,6 +215,7 @@ local decoder_handle = ffi.metatype('struct { ms_decoder *p; }', {
 --- @param options? { skip_special?: boolean }
 --- @return ms_decoder
 function methods:decoder(options)
+  options_of.known('tokenizer', DECODE, options, 2)
   local skip = options and options.skip_special and 1 or 0
   check(C.ms_decoder_new(pointer(self, 2), skip, decoder_out))
   return decoder_handle(decoder_out[0])

@@ -161,8 +161,10 @@ end
 function M.problems(part, count, seed, slips)
   local stream = parts[part]
   if not stream then error(("toy: no part '%s'; there are train and valid"):format(part), 2) end
+  check.integer('toy', 'count', count, 0, check.INT32)
+  seed = check.integer('toy', 'seed', seed or 1, 0, check.EXACT)
   local list = {}
-  for i = 1, count do list[i] = problem(dice(seed or 1, stream * 2 ^ 32 + i), part, slips or 0) end
+  for i = 1, count do list[i] = problem(dice(seed, stream * 2 ^ 32 + i), part, slips or 0) end
   return list
 end
 

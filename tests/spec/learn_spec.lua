@@ -379,7 +379,7 @@ describe('a batch that a model cannot take', function()
     end)
     local batch = ms.batch { { 1, 2, 3 } }
     refused('row%[1%] is 3, not in 0..2', model.logits, model, batch, { 0, 3 })
-    refused('row%[0%] is %-1', model.logits, model, batch, { -1 })
+    refused('model:logits: row 1 = %-1', model.logits, model, batch, { -1 })
     refused('0 rows of 3', model.logits, model, batch, {})
     batch:free()
     frozen:free()

@@ -527,7 +527,7 @@ describe('objectives: top-k selection', function()
       assert.matches(pattern, why)
     end
     refused('has id 5, not in 0..4', { { 0, 5 } }, { { third, third } }, { third })
-    refused('has id %-1', { { 0, -1 } }, { { third, third } }, { third })
+    refused('row 1: id 2 = %-1', { { 0, -1 } }, { { third, third } }, { third })
     refused('has id 3 twice', { { 3, 3 } }, { { third, third } }, { third })
     refused('has mass 0.666667', { { 0, 3 } }, { { third, third } }, { -huge })
     refused('mass', { { 0, 3 } }, { { third, 0 / 0 } }, { third })

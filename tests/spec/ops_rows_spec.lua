@@ -110,7 +110,7 @@ kernels.on_devices('rope', function(case)
     local function position(...) return make('i32', { ... }, 2) end
     fails('rope: position[1] is 3, not in 0..2', ms.ops.rope, x, position(0, 3), c, c, 1)
     fails('rope: position[0] is -1, not in 0..2', ms.ops.rope, x, position(-1, 0), c, c, 1)
-    fails('rope: sign is 2, not 1 or -1', ms.ops.rope, x, position(0, 0), c, c, 2)
+    fails('rope: sign is 0, not 1 or -1', ms.ops.rope, x, position(0, 0), c, c, 0)
     local wide = make('f32', nil, 3, 3)
     fails('rope: 3 pairs in a head of 4', ms.ops.rope, x, position(0, 0), wide, wide, 1)
     fails('rope: sine is f32 [3, 3], not f32 [3, 2]', ms.ops.rope, x, position(0, 0), c, wide, 1)

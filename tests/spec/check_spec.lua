@@ -1,0 +1,222 @@
+--- What public functions refuse instead of cutting it: fractions and numbers that are too large where
+--- integers are meant, and keys that no option has.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+local recipe = require 'tests.run_recipe'
+local tools = require 'tests.tools'
+
+local device = ms.device.open 'cpu'
+local folder = tools.folder()
+
+-- Asserts that f(...) raises an error which has all the words, and blames this file where it names one.
+local function refused(words, f, ...)
+  local ok, why = pcall(f, ...)
+  assert.is_false(ok, 'accepted: ' .. words[1])
+  for _, word in ipairs(words) do
+    assert.truthy(tostring(why):find(word, 1, true), tostring(why) .. ' lacks ' .. word)
+  end
+end
+
+describe('check.integer', function()
+  local function try(value, low, high) return check.integer('op', 'n', value, low or 1, high or 10) end
+  it('gives back what it takes', function()
+    for _, n in ipairs { 1, 10 } do assert.equal(n, try(n)) end
+    assert.equal(check.EXACT, try(check.EXACT, 0, check.EXACT))
+  end)
+  it('names argument, value and what is allowed', function()
+    refused({ 'op: n = 2.5, expected an integer in 1..10' }, try, 2.5)
+    refused({ 'op: n = 0, ' }, try, 0)
+    refused({ 'op: n = 11, ' }, try, 11)
+    refused({ 'op: n = 8589934592, ' }, try, 2 ^ 33)
+    refused({ 'op: n = nan, ' }, function() try(math.abs(0 / 0)) end)
+    refused({ 'op: n = inf, ' }, try, math.huge)
+    refused({ "op: n = '3' (a string), " }, try, '3')
+    refused({ 'op: n = nil, ' }, try, nil)
+    refused({ 'in 0..2^53' }, try, -1, 0, check.EXACT)
+  end)
+  it('blames the caller', function()
+    local function op(n) check.integer('op', 'n', n, 1, 2) end
+    local line
+    local ok, why = pcall(function()
+      line = debug.getinfo(1, 'l').currentline + 1
+      op(2.5)
+    end)
+    assert.is_false(ok)
+    assert.truthy(why:find('check_spec.lua:' .. line .. ':', 1, true), why)
+  end)
+  it('names the element of a list', function()
+    refused({ 'op: id 2 = 1.5' }, check.integers, 'op', 'id', { 1, 1.5 }, 0, 9)
+    refused({ "op: id 1 = '12' (a string)" }, check.integers, 'op', 'id', { '12' }, 0, 99)
+  end)
+end)
+
+describe('integers', function()
+  local config = recipe.config
+
+  it('of generation are whole', function()
+    local model = ms.model.create(config, 1, { dtype = 'f32' })
+    local function try(options) return function() model:generate({ { 1 } }, options) end end
+    refused({ 'max_new = 2.7', '1..2147483647' }, try { max_new = 2.7 })
+    refused({ 'max_new = 8589934593' }, try { max_new = 2 ^ 33 + 1 })
+    refused({ 'top_k = 0.5' }, try { top_k = 0.5 })
+    refused({ 'seed = -1' }, try { seed = -1 })
+    refused({ 'stop 2 = 1.5' }, try { stop = { 1, 1.5 } })
+    refused({ "prompt 2: id 1 = '3' (a string)" }, function() model:generate { { 1 }, { '3' } } end)
+    model:free()
+  end)
+
+  it('of models are whole', function()
+    local model = ms.model.create(config, 1, { dtype = 'f32' })
+    refused({ 'model.create: seed = 1.5' }, ms.model.create, config, 1.5)
+    refused({ 'head_bytes = 1.5' }, ms.model.create, config, 1, { head_bytes = 1.5 })
+    refused({ 'layers: entry 1 = 0.5', '0..1' }, ms.model.shrink, model, { layers = { 0.5 } })
+    refused({ 'layers: entry 2 = 4294967296' }, ms.model.shrink, model, { layers = { 0, 2 ^ 32 } })
+    refused({ 'layers = 1.5', '1..2' }, ms.model.shrink, model, { layers = 1.5 })
+    refused({ 'shard_bytes = 0.5' }, model.save, model, folder .. '/m', { shard_bytes = 0.5 })
+    local batch = ms.batch { { 1, 2, 3 } }
+    refused({ 'row 1 = 0.5' }, model.logits, model, batch, { 0.5 })
+    refused({ 'target: k = 2.5' }, model.targets, model, batch, { k = 2.5, on = 'all' })
+    refused({ 'target: k = 8589934594' }, model.targets, model, batch, { k = 2 ^ 33 + 2, on = 'all' })
+    refused({ 'target: vocab = 20.5' }, model.targets, model, batch, { vocab = 20.5, on = 'all' })
+    batch:free()
+    model:free()
+  end)
+
+  it('of batches and targets are whole', function()
+    refused({ 'segment 1: token 2 = 1.5' }, ms.batch, { { 1, 1.5 } })
+    refused({ 'segment 2: token 1 = 4294967297' }, ms.batch, { { 1, 2 }, { tokens = { 2 ^ 32 + 1, 1 } } })
+    refused({ "token 1 = '7' (a string)" }, ms.batch, { { '7', 1 } })
+    refused({ 'count = 1.5' }, ms.batch, { { tokens = ffi.new('int32_t[4]', 1), count = 1.5 } })
+    refused({ 'tokens = 2.5' }, ms.batch.new, ffi.new('int32_t[4]', 1), 2.5, ffi.new('int32_t[2]', 0, 2), 1)
+    refused({ 'row 1: id 1 = 0.5' }, ms.target.topk, { { 0.5 } }, { { 0 } }, { -math.huge }, { vocab = 5 })
+  end)
+
+  it('of tensors and operations are whole', function()
+    refused({ 'size 2 = 1.5' }, ms.tensor, device, 2, 1.5)
+    local x = ms.tensor(device, 'f32', 4)
+    refused({ 'offset = 0.5' }, x.view, x, 0.5, 2)
+    local i = ms.tensor(device, 'i32', 1)
+    for _, bad in ipairs { 1.5, 2 ^ 31, -2 ^ 31 - 1, 0 / 0, math.huge } do
+      refused({ 'element 0 is', 'which no i32 is' }, i.write, i, { bad })
+    end
+    assert.same({ -2 ^ 31 }, i:write({ -2 ^ 31 }):read())
+    local u = ms.tensor(device, 'u8', 1)
+    refused({ 'element 0 is 256, which no u8 is' }, u.write, u, { 256 })
+    refused({ 'linear: add = 0.5' }, ms.ops.linear, x, x, x, 0.5)
+    refused({ 'adamw: step = 1.5' }, ms.ops.adamw, x, nil, x, x, x, 1.5, 1, 0, 0, 0, 0, 1)
+    for _, t in ipairs { x, i, u } do t:free() end
+  end)
+
+  it('of plans, schedules and toys are whole', function()
+    refused({ 'packing: tokens = 9.5' }, ms.packing.plan, { 1 }, { 1 }, 1, 1, { tokens = 9.5, micro_tokens = 9 })
+    refused({ 'packing: micro_tokens = 0' }, ms.packing.plan, { 1 }, { 1 }, 1, 1, { tokens = 9, micro_tokens = 0 })
+    refused({ 'warmup (a share below 1, or steps) = 2.5' }, ms.schedule.cosine, { lr = 1, warmup = 2.5 })
+    refused({ 'decay (a share below 1, or steps) = 1.5' }, ms.schedule.wsd, { lr = 1, decay = 1.5 })
+    refused({ 'toy: count = 1.5' }, ms.toy.problems, 'train', 1.5)
+    refused({ 'toy: seed = 0.5' }, ms.toy.problems, 'train', 1, 0.5)
+    refused({ 'bpe: size = 300.5' }, ms.bpe.learn, { 'a' }, 300.5)
+  end)
+
+  it('of runs are whole', function()
+    local student = ms.model.create(config, 1, { train = true, dtype = 'f32' })
+    local function open(cfg)
+      return function()
+        cfg.output = folder .. '/run'
+        ms.run.open(cfg, { student = student, data = recipe.data(20), quiet = true })
+      end
+    end
+    refused({ 'run.open: max_steps = 2.5' }, open { max_steps = 2.5 })
+    refused({ 'run.open: max_steps = -1' }, open { max_steps = -1 })
+    refused({ 'run.open: seed = 0.5' }, open { seed = 0.5 })
+    refused({ 'run.open: seed = -3' }, open { seed = -3 })
+    refused({ 'run.open: batch.tokens = 99.5' }, open { batch = { tokens = 99.5 } })
+    refused({ 'run.open: batch.micro_tokens = 0' }, open { batch = { micro_tokens = 0 } })
+    refused({ 'run.open: checkpoint.every = 1.5' }, open { checkpoint = { every = 1.5 } })
+    refused({ 'run.open: checkpoint.keep = 0.5' }, open { checkpoint = { keep = 0.5 } })
+    refused({ 'run.open: optim.max_skips = 0' }, open { optim = { lr = 1, max_skips = 0 } })
+    refused({ 'run.open: epochs = nan' }, open { epochs = math.abs(0 / 0) })
+    refused({ 'run.open: epochs = -1' }, open { epochs = -1 })
+    local run = ms.run.open({ output = folder .. '/run', optim = { lr = 1 } },
+      { student = student, data = recipe.data(20), quiet = true })
+    refused({ 'step:every: n = 0.5' }, function() for step in run:steps() do step:every(0.5) end end)
+    refused({ 'optimizer: parameter = 0.5' }, run.optimizer.moments, run.optimizer, 0.5)
+    run:close()
+    student:free()
+  end)
+
+  it('of a configuration are in range', function()
+    local function read(...) return ms.config({ epochs = 1 }, { args = { ... } }) end
+    refused({ "'seed' must be in 0..2^53, not -1" }, read, 'seed=-1')
+    refused({ "'max_steps' must be in 0..2^53, not -2" }, read, 'max_steps=-2')
+    refused({ "'seed' must be integer, not 1.5" }, read, 'seed=1.5')
+  end)
+end)
+
+describe('keys that no option has', function()
+  it('of data sets', function()
+    local path = tools.write(folder .. '/a.jsonl', '{"text": "a b"}\n')
+    local tok = folder .. '/tok'
+    ms.bpe.write(tok, ms.bpe.learn({ 'a b' }, 300), 64)
+    local chat = ms.chat.open(tok)
+    refused({ "no option 'max_token'; did you mean 'max_tokens'?" }, ms.dataset.open, path, chat, { max_token = 9 })
+    refused({ 'limit = 1.5' }, ms.dataset.open, path, chat, { limit = 1.5, quiet = true })
+    refused({ 'max_tokens = 9.5' }, ms.dataset.open, path, chat, { max_tokens = 9.5, quiet = true })
+    local data = ms.dataset.open(path, chat, { train = path, valid = path, quiet = true }) -- a recipe's
+    refused({ 'seed = 0.5' }, data.steps, data, 0.5, 0, { tokens = 9, micro_tokens = 9 })
+    refused({ "no option 'token'; did you mean 'tokens'?" }, data.steps, data, 0, 0, { token = 9, micro_tokens = 9 })
+    refused({ 'first = 0.5' }, data.batch, data, { 1 }, 0.5)
+    chat:free()
+  end)
+
+  it('of optimisers, schedules and runs', function()
+    local student = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
+    refused({ "optimizer: no option 'weight_decy'; did you mean 'weight_decay'?" }, ms.optimizer.new, student,
+      { weight_decy = 1 })
+    ms.optimizer.new(student, { lr = 1, warmup = 2, final = 0, decay = 0.1, schedule = 'wsd', max_skips = 3,
+      clip = 1 }):free()
+    refused({ "schedule: no option 'warmpu'; did you mean 'warmup'?" }, ms.schedule.cosine, { lr = 1, warmpu = 3 })
+    refused({ "no option 'form'; did you mean 'from'?" }, ms.schedule.linear, { form = 1, to = 2 })
+    for _, name in ipairs { 'constant', 'wsd' } do
+      refused({ "no option 'finla'" }, ms.schedule[name], { lr = 1, finla = 3 })
+    end
+    local function open(cfg, options)
+      return function()
+        cfg.output = folder .. '/keys'
+        local all = { student = student, data = recipe.data(20), quiet = true }
+        for key, value in pairs(options or {}) do all[key] = value end
+        ms.run.open(cfg, all)
+      end
+    end
+    refused({ "optim: no option 'bta1'; did you mean 'beta1'?" }, open { optim = { lr = 1, bta1 = 0.5 } })
+    refused({ "batch: no option 'token'; did you mean 'tokens'?" }, open { batch = { token = 9 } })
+    refused({ "checkpoint: no option 'evry'; did you mean 'every'?" }, open { checkpoint = { evry = 9 } })
+    refused({ "run.open: no option 'schedule'; did you mean 'schedules'?" }, open({}, { schedule = {} }))
+    local run = ms.run.open({ output = folder .. '/keys', optim = { lr = 1 } },
+      { student = student, data = recipe.data(20), quiet = true })
+    refused({ "run:validate: no option 'teachr'; did you mean 'teacher'?" }, run.validate, run, { teachr = 1 })
+    run:close()
+    student:free()
+  end)
+
+  it('of texts, pictures, segments and configurations', function()
+    local tok = ms.tokenizer.open(folder .. '/tok')
+    refused({ "no option 'specal'; did you mean 'special'?" }, tok.encode, tok, 'a', { specal = true })
+    refused({ "no option 'special'; " }, tok.decode, tok, { 1 }, { special = true })
+    refused({ "no option 'skip'" }, tok.decoder, tok, { skip = true })
+    refused({ "tokenizer: id 1 = '12' (a string), expected an integer" }, tok.decode, tok, { '12' })
+    refused({ 'tokenizer: id = 1.5' }, tok.token, tok, 1.5)
+    refused({ 'tokenizer: id = 4294967296' }, tok.is_special, tok, 2 ^ 32)
+    local decoder = tok:decoder()
+    refused({ "decoder: id = '1' (a string)" }, decoder.add, decoder, '1')
+    decoder:free()
+    tok:free()
+    refused({ "no option 'widht'; did you mean 'width'?" }, ms.plot.svg, { series = {} }, { widht = 3 })
+    refused({ 'columns = 1.5' }, ms.plot.sketch, { series = { { x = { 1 }, y = { 1 } } } }, { columns = 1.5 })
+    refused({ "no option 'respone'; did you mean 'response'?" }, ms.batch,
+      { { tokens = { 1, 2 }, respone = { 1, 0 } } })
+    refused({ "no option 'indnt'; did you mean 'indent'?" }, json.encode, {}, { indnt = 2 })
+    refused({ "no option 'abuot'; did you mean 'about'?" }, ms.config, { a = 1 }, { abuot = 'x', args = {} })
+  end)
+end)
