@@ -2,12 +2,13 @@
 ---
 ---   moonstill recipes/distill.lua recipes/distill.yaml student=models/small teacher=models/large
 ---
---- Without `student` it is made of some of the teacher's layers: layers=8.
+--- Without `student` it is made of some of the teacher's layers: layers=8, or layers=[0,1,5].
 local ms = require 'moonstill'
 
 local cfg = ms.config({
   student = ms.optional 'path', teacher = ms.required 'path', output = 'out/distilled',
-  layers = ms.option(0, 'without student: make it of so many of the teacher\'s layers', 'integer'),
+  layers = ms.option(0, 'without student: how many of the teacher\'s layers, or which: [0,5]',
+    'integer|list'),
   data = { train = ms.required 'paths', valid = ms.optional 'paths',
     max_tokens = ms.option(2048, nil, 'integer'),
     over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
@@ -20,14 +21,19 @@ local cfg = ms.config({
     first_weight = ms.option(0.9, 'weight at the first step, from where it goes to kd.weight'),
     target = ms.one_of(ms.kd.targets), k = ms.option(64, nil, 'integer'),
     tail = ms.one_of(ms.kd.tails), on = ms.one_of(ms.kd.positions),
-    t_scale = ms.option('auto', nil, 'auto|false|number') },
+    t_scale = ms.option('auto', nil, 'auto|false|number'), beta = 0.5, lambda = 0.1, alpha = 0.5 },
   optim = { lr = 2e-5, warmup = 0.03, final = 0, clip = 1, weight_decay = 0,
-    schedule = ms.one_of(ms.schedule.names, 'cosine', 'of the learning rate') },
+    beta1 = 0.9, beta2 = 0.999,
+    schedule = ms.one_of(ms.schedule.names, 'cosine', 'of the learning rate'),
+    decay = ms.option(0.2, 'wsd: share of the steps (below 1), or steps, in which lr falls') },
   checkpoint = { every = ms.option(200, nil, 'integer'), keep = ms.option(2, nil, 'integer') },
   validate = ms.option(100, 'steps between validations', 'integer'),
   recompute = ms.option(false, 'less memory for activations, a third more time'),
 }, { about = 'Distils a teacher into a student by its output distribution.',
   smoke = ms.smoke.distill })
+if not cfg.student and cfg.layers == 0 then
+  ms.config.refuse "'student' must be given, or 'layers' to make one of the teacher's"
+end
 
 -- Before any weights: a student that reads other tokens than its teacher cannot learn from it.
 local chat = ms.chat.open(cfg.student or cfg.teacher, { cfg.teacher })
@@ -46,6 +52,7 @@ local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
 local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
 local how = { objective = cfg.kd.objective, temperature = cfg.kd.temperature, on = cfg.kd.on,
   target = cfg.kd.target, k = cfg.kd.k, tail = cfg.kd.tail, t_scale = cfg.kd.t_scale,
+  beta = cfg.kd.beta, lambda = cfg.kd.lambda, alpha = cfg.kd.alpha,
   vocab = chat:vocab(student, teacher) }
 
 local run = ms.run.open(cfg, { student = student, data = train,

@@ -202,6 +202,10 @@ local function refuse(format, ...)
   leave(2, (select('#', ...) > 0 and format:format(...) or format))
 end
 
+--- Ends a recipe whose values do not go together: exit status 2, as for any wrong configuration.
+--- @param message string
+function M.refuse(message) leave(2, message) end
+
 -- layers -----------------------------------------------------------------------------------------
 
 local function words_of(list)

@@ -60,6 +60,61 @@ for _, name in ipairs(recipes) do
       assert.truthy(tools.exists(folder .. '/here/config.json'))
     end)
 
+    if name == 'distill' then
+      local made = folder .. '/out/smoke/'
+
+      -- Metrics of a run into folder/`output` that learns from the teacher alone.
+      local function distil(output, ...)
+        local status, _, err = run(folder, path, 'teacher=' .. made .. 'teacher', 'resume=false',
+          'output=' .. output, 'data.train=' .. made .. 'valid.jsonl', 'batch.tokens=1024',
+          'kd.first_weight=1', 'kd.weight=1', ...)
+        assert.equal(0, status, err)
+        local steps = {}
+        for _, entry in json.lines(('%s/%s/metrics.jsonl'):format(folder, output)) do
+          if entry.kind == 'train' then steps[#steps + 1] = entry end
+        end
+        return steps
+      end
+
+      it('makes a student of the layers that are named', function()
+        distil('second', 'layers=[1]', 'max_steps=1', 'optim.lr=0')
+        ms.scope(function(own)
+          local teacher = own(ms.model.open(made .. 'teacher'))
+          own(ms.model.shrink(teacher, { layers = { 1 } })):save(folder .. '/want')
+        end)
+        assert.is_true(tools.read(folder .. '/want/model.safetensors')
+          == tools.read(folder .. '/second/model.safetensors'))
+      end)
+
+      it('asks for a student, or of how many layers to make one', function()
+        local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher',
+          'data.train=' .. made .. 'valid.jsonl')
+        assert.equal(2, status)
+        assert.truthy(why:find("'student' must be given, or 'layers'", 1, true), why)
+      end)
+
+      it('hands on what objectives, optimiser and schedule are told', function()
+        local function loss(...) return distil('told', 'layers=1', 'max_steps=1', ...)[1].loss end
+        local reverse = loss 'kd.objective=reverse_kl'
+        local function near(x) assert.is_true(math.abs(x - reverse) <= 1e-6 * reverse, x) end
+        near(loss('kd.objective=js', 'kd.beta=1'))
+        near(loss('kd.objective=skewed_reverse_kl', 'kd.lambda=0'))
+        assert.not_equal(loss('kd.objective=adaptive_kl', 'kd.alpha=0.1'),
+          loss('kd.objective=adaptive_kl', 'kd.alpha=0.9'))
+
+        local function steps(...)
+          return distil('told', 'layers=1', 'max_steps=4', 'epochs=4', 'optim.lr=1e-3',
+            'optim.warmup=0', ...)
+        end
+        local plain = steps()
+        assert.not_equal(plain[3].loss, steps('optim.beta1=0.5')[3].loss)
+        assert.not_equal(plain[3].loss, steps('optim.beta2=0.9')[3].loss)
+        local wsd = steps('optim.schedule=wsd', 'optim.decay=2')
+        assert.equal(wsd[1].lr, wsd[3].lr)
+        assert.is_true(wsd[4].lr < wsd[3].lr)
+      end)
+    end
+
     it('prints help and refuses unknown keys before it does anything', function()
       local status, text = run(folder, path, '--help')
       assert.equal(0, status)
