@@ -17,7 +17,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 1, MS_MAX_RANK = 8 };
+enum { MS_ABI = 2, MS_MAX_RANK = 8 };
 typedef int ms_status; /* int, so that Lua sees a number and not a boxed enum */
 enum {
   MS_OK = 0,
@@ -33,6 +33,7 @@ enum { MS_F32 = 0, MS_BF16 = 1, MS_F16 = 2, MS_I32 = 3, MS_I64 = 4, MS_U8 = 5 };
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
 typedef struct ms_doc ms_doc;
+typedef struct ms_lock ms_lock;
 typedef struct ms_tokenizer ms_tokenizer;
 typedef struct ms_decoder ms_decoder;
 typedef struct ms_batch ms_batch;
@@ -94,13 +95,21 @@ void ms_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t *word);
 
 /* ---- files ---- */
 
-/* Writes a file as a whole or not at all: a temporary beside it, fsync, rename. */
+/* Writes a file as a whole or not at all: a temporary beside it, fsync, rename. What processes that
+ * are gone left of their own tries (PATH.PID.tmp) is removed first, as with folders that are saved. */
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes);
 ms_status ms_file_hash(const char *path, char **text); /* XXH3-128, 32 hexadecimal digits */
+ms_status ms_hash(const void *data, int64_t bytes, char **text); /* the same of memory */
 ms_status ms_dir_make(const char *path);               /* with parents; existing is fine */
 ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
 int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 folder */
+
+/* Takes the file `path`, made when missing, for one holder in this or any process: *out is NULL when
+ * there is another, whose process is *holder (0 when unknown). The kernel takes it back when the
+ * process ends, however it does. The file stays; it holds the process's number. */
+ms_status ms_lock_open(const char *path, ms_lock **out, int32_t *holder);
+void ms_lock_close(ms_lock *lock);
 
 /* ---- devices and tensors ---- */
 

@@ -14,7 +14,8 @@ M.config = { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab
   rms_norm_eps = 1e-5, hidden_act = 'silu', initializer_range = 0.3 }
 
 --- A data set of `n` samples in memory: of 4 to 30 tokens, the second half of each an answer.
-function M.data(n)
+--- `shift` changes a token of the first one, and nothing that a plan depends on.
+function M.data(n, shift)
   local data, samples = {}, {}
   for i = 1, n do
     local length = 4 + i * 7 % 27
@@ -25,6 +26,9 @@ function M.data(n)
     end
     samples[i] = { tokens = tokens, response = response, weight = 1 + i % 3 }
   end
+
+  samples[1].tokens[1] = (samples[1].tokens[1] + (shift or 0)) % M.config.vocab_size
+  function data:fingerprint() return ('%d samples, shift %d'):format(n, shift or 0) end -- luacheck: ignore 212
 
   local function cut(list, most)
     local parts, room = {}, 0
@@ -58,12 +62,17 @@ M.schema = { output = 'out', epochs = 2, dtype = ms.one_of { 'f32', 'bf16' },
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
   checkpoint = { every = 4, keep = 2 }, samples = 60,
-  kill_at = 0, interrupt_at = 0, nan_from = 0, nan_to = 0, slow = 0 }
+  shift = 0, wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, nan_from = 0, nan_to = 0, slow = 0 }
 
 ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
 
 -- What is special about some steps.
 local function disturb(cfg, step)
+  if step.number == cfg.wait_at then -- until the tester lets go on
+    tools.write(cfg.output .. '/waiting', '')
+    while tools.exists(cfg.output .. '/waiting') do ffi.C.usleep(10000) end
+  end
+  if step.number == cfg.unfit_at then step.run.state.mine = print end
   if cfg.slow > 0 then ffi.C.usleep(cfg.slow * 1000) end
   if step.number == cfg.kill_at then ffi.C.kill(ffi.C.getpid(), 9) end
   if step.number == cfg.interrupt_at then ffi.C.kill(ffi.C.getpid(), 2) end
@@ -72,12 +81,13 @@ end
 function M.main(cfg)
   local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
   local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })
-  local run = ms.run.open(cfg, { student = student, data = M.data(cfg.samples), schedules = {
+  local run = ms.run.open(cfg, { student = student, data = M.data(cfg.samples, cfg.shift), schedules = {
     kd = ms.schedule.linear { from = 0.9, to = 0.5 },
     memory = function(state) -- depends on all losses so far
       state.mine = (state.mine or 0) * 0.9 + (state.loss or 0)
       return 1 / (1 + state.mine)
     end } })
+  local valid = M.data(7)
   for step in run:steps() do
     for batch in step:micro_batches() do
       local target = teacher:targets(batch, cfg.kd)
@@ -86,9 +96,10 @@ function M.main(cfg)
     end
     if step.number >= cfg.nan_from and step.number <= cfg.nan_to then M.poison(student) end
     step:update()
-    if step:every(5) then run:validate { teacher = teacher, data = M.data(7), kd = cfg.kd } end
+    if step:every(5) then run:validate { teacher = teacher, data = valid, kd = cfg.kd } end
     disturb(cfg, step)
   end
+  run:validate { data = valid }
   run:finish()
 end
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,9 +63,51 @@ static ms_status write_all(int fd, const char *path, const char *data, int64_t b
   return MS_OK;
 }
 
+/* ---- what killed processes left ---- */
+
+/* After ".PID" of a process that is gone; NULL where that is not what stands there. */
+static const char *skip_dead(const char *s) {
+  char *end;
+  if (s[0] != '.' || s[1] < '1' || s[1] > '9') return NULL;
+  errno = 0;
+  long pid = strtol(s + 1, &end, 10);
+  if (errno || pid > INT_MAX || pid == getpid()) return NULL;
+  return kill((pid_t)pid, 0) && errno == ESRCH ? end : NULL;
+}
+
+/* Whether `s` is what follows the path in the name of a temporary (a checkpoint's is itself the
+ * path of a model's: PATH.PID.tmp.PID.tmp), or with `old` of a folder that was replaced. */
+static int is_stale(const char *s, int old) {
+  do {
+    if (!(s = skip_dead(s))) return 0;
+    if (old && !strcmp(s, ".old")) return 1;
+    if (strncmp(s, ".tmp", 4)) return 0;
+    s += 4;
+  } while (*s);
+  return 1;
+}
+
+void ms_stale_remove(const char *path) {
+  char parent[PATH_MAX], full[2 * PATH_MAX];
+  const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+  size_t n = strlen(base);
+  snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+  DIR *dir = n ? opendir(parent) : NULL;
+  if (!dir) return;
+  for (struct dirent *e; (e = readdir(dir));) {
+    if (strncmp(e->d_name, base, n) || !is_stale(e->d_name + n, ms_path_kind(path))) continue;
+    snprintf(full, sizeof full, "%s/%s", parent, e->d_name);
+    ms_dir_remove(full);
+  }
+  closedir(dir);
+}
+
+/* ---- writing ---- */
+
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
   char *tmp;
   ms_status st = MS_OK;
+  ms_stale_remove(path);
   MS_TRY(ms_text_format(&tmp, "%s.%ld.tmp", path, (long)getpid()));
   int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) {
@@ -110,6 +153,12 @@ end:
   ms_free(buffer);
   fclose(f);
   return st;
+}
+
+ms_status ms_hash(const void *data, int64_t bytes, char **text) {
+  XXH128_hash_t h = XXH3_128bits(data, (size_t)bytes);
+  return ms_text_format(text, "%016llx%016llx", (unsigned long long)h.high64,
+                        (unsigned long long)h.low64);
 }
 
 int ms_path_kind(const char *path) {

@@ -8,4 +8,8 @@
 /* The content with a terminator after it; freed with ms_free. Over `limit` bytes is an error. */
 ms_status ms_file_read(const char *path, size_t limit, char **text, size_t *bytes);
 
+/* Removes what a write to `path` left beside it when its process was killed: PATH.PID.tmp, and when
+ * `path` is there PATH.PID.old, of processes that are gone. What cannot be removed stays. */
+void ms_stale_remove(const char *path);
+
 #endif

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../base/file.h"
 #include "../base/memory.h"
 
 /* `path` without the slashes at its end, which would put the temporary inside it. */
@@ -32,6 +33,7 @@ ms_status ms_folder_begin(const char *path, ms_folder *out) {
   MS_TRY_OR(fail, ms_text_copy(path, trimmed(path), &out->path));
   MS_TRY_OR(fail, parent_of(out->path, &parent));
   MS_TRY_OR(fail, ms_dir_make(parent));
+  ms_stale_remove(out->path);
   MS_TRY_OR(fail, ms_text_format(&out->tmp, "%s.%ld.tmp", out->path, (long)getpid()));
   MS_TRY_OR(fail, ms_dir_remove(out->tmp)); /* of a process that had our number and was killed */
   if (mkdir(out->tmp, 0777)) {

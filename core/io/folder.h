@@ -14,7 +14,8 @@ typedef struct ms_folder {
   char *tmp;  /* where it is filled; its parent exists */
 } ms_folder;
 
-/* Makes the temporary, and the parents of `path`. What may be replaced is the caller's to check. */
+/* Makes the temporary, and the parents of `path`; removes those of processes that are gone. What may
+ * be replaced is the caller's to check. */
 ms_status ms_folder_begin(const char *path, ms_folder *out);
 /* The path of a file in the temporary, to be freed with ms_text_free. */
 ms_status ms_folder_file(const ms_folder *folder, const char *name, char **out);

@@ -71,7 +71,7 @@ local common = {
 -- Keys that mean the same in every recipe need no text there.
 local meanings = {
   student = 'model folder to train', teacher = 'model folder to learn from',
-  output = 'folder for the result, checkpoints and metrics',
+  output = 'folder for the result (student/), checkpoints and metrics',
   epochs = 'passes over the training data; fractions are fine',
   ['data.train'] = 'training samples: .jsonl, .json or .txt files',
   ['data.valid'] = 'validation samples', ['data.on_error'] = 'what happens at a bad row',
@@ -271,10 +271,39 @@ local function read_file(state, path)
   if value ~= json.null then assign_all(state, value, '', path) end
 end
 
+-- Every text of a decoded value with `from` as `to`, which is a letter.
+local function put_back(value, from, to)
+  if type(value) == 'string' then return (value:gsub(from, to)) end
+  if type(value) ~= 'table' or value == json.null then return value end
+  local t = json.is_array(value) and json.array() or {}
+  for key, v in pairs(value) do t[put_back(key, from, to)] = put_back(v, from, to) end
+  return t
+end
+
+-- A value from the command line, where nobody writes comments: "#" is a letter. For YAML's parser
+-- another letter stands for it, one that the text has not.
+local function decode_argument(raw, name)
+  if not raw:find('#', 1, true) then return json.decode_yaml(raw, name) end
+  for i = 128, 191 do
+    local letter = '\238\128' .. string.char(i) -- U+E000 and on, of private use
+    if not raw:find(letter, 1, true) then
+      return put_back(json.decode_yaml(raw:gsub('#', letter), name), letter, '#')
+    end
+  end
+  error(name .. ": too strange a text with '#'", 0)
+end
+
+-- Unless it is quoted, a text is what was written: YAML drops blanks, tags and anchors.
+local as_written = { string = true, path = true, paths = true }
+local function plain_text(spec, value, raw)
+  if type(value) ~= 'string' or raw:find '^%s*["\']' then return value end
+  return as_written[kind_of(spec, raw)] and raw or value
+end
+
 local function read_argument(state, text)
   local key, raw = text:match '^([%a_][%w_.]*)=(.*)$'
   if not key then return read_file(state, text) end
-  local ok, value = pcall(json.decode_yaml, raw, 'command line: ' .. key)
+  local ok, value = pcall(decode_argument, raw, 'command line: ' .. key)
   local spec = state.map[key]
   if not spec then
     if state.group[key] and ok then return assign_all(state, value, key .. '.', 'command line') end
@@ -284,6 +313,7 @@ local function read_argument(state, text)
     if not kind_of(spec, raw) then refuse('%s', tostring(value)) end
     value = raw
   end
+  value = plain_text(spec, value, raw)
   if raw == '' then value = kind_of(spec, '') and '' or json.null end
   assign(state, key, value, 'command line', raw)
 end

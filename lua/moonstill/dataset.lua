@@ -17,6 +17,7 @@ local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local packing = require 'moonstill.packing'
+local text_of = require 'moonstill.text'
 
 local M = {}
 
@@ -35,7 +36,7 @@ M.texts = { 'text', 'content' }
 -- A growing array outside LuaJIT's memory.
 local function array(ctype)
   local pointer, size = ffi.typeof(ctype .. ' *'), ffi.sizeof(ctype)
-  local a = { count = 0, room = 0 }
+  local a = { count = 0, room = 0, size = size }
   function a:reserve(n)
     if self.count + n <= self.room then return end
     local room = math.max(1024, self.count + n, math.floor(1.5 * self.room))
@@ -282,6 +283,28 @@ function methods:count() return #self.lengths end
 --- How many tokens all samples have.
 --- @return integer
 function methods:tokens() return self.token.count end
+
+local text_out = ffi.new 'char *[1]'
+
+local function hash_of(data, bytes)
+  check(C.ms_hash(data, bytes, text_out))
+  return text_of(text_out[0])
+end
+
+--- A hash of all samples as they are learnt: their tokens, cuts and weights. So it changes with the
+--- files, the tokenizer, the markup and the options that shape samples.
+--- @return string
+function methods:fingerprint()
+  if self.hash then return self.hash end
+  local parts = { hash_of(self.levels, ffi.sizeof(self.levels)) }
+  for i, name in ipairs { 'token', 'level', 'start', 'weight' } do
+    local a = self[name]
+    parts[i + 1] = hash_of(a.p, a.count * a.size)
+  end
+  local all = table.concat(parts)
+  self.hash = hash_of(all, #all)
+  return self.hash
+end
 
 local function bounds(self, i, level)
   if type(i) ~= 'number' or i < 1 or i > #self.lengths or i ~= math.floor(i) then

@@ -249,6 +249,74 @@ function write(w, value, where)
   end)
 end
 
+-- What of a value JSON cannot hold, found on a walk that makes no garbage where there is nothing.
+-- path[1 .. depth]: the keys that lead to the table that is looked at.
+local function note(w, holder, key, why)
+  local words = { w.name }
+  for d = 1, w.depth + 1 do
+    local k = d <= w.depth and w.path[d] or key
+    words[#words + 1] = type(k) == 'string' and '.' .. k or '[' .. tostring(k) .. ']'
+  end
+  w.found = w.found or {}
+  w.found[#w.found + 1] = { path = table.concat(words), why = why, holder = holder, key = key }
+end
+
+-- What is wrong with a value that is no table, or nil.
+local function fault(value)
+  local kind = type(value)
+  if kind == 'number' then return value - value ~= 0 and tostring(value) or nil end
+  if kind == 'string' then
+    if value:find '[\128-\255]' and not pcall(M.decode, quote(value)) then return 'not UTF-8' end
+    return nil
+  end
+  return kind ~= 'boolean' and 'a ' .. kind or nil
+end
+
+local function bad_key(key, count)
+  if not count then return type(key) ~= 'string' and 'under a key that is no string' or nil end
+  if type(key) == 'number' and key >= 1 and key <= count and key % 1 == 0 then return nil end
+  return 'under a key that is no place in an array'
+end
+
+local function walk(w, t)
+  local count = M.is_array(t) and #t or nil
+  w.open[t] = true
+  for key, value in pairs(t) do
+    local why = bad_key(key, count)
+    if not why and value ~= M.null then
+      if type(value) ~= 'table' then
+        why = fault(value)
+      elseif w.open[value] then
+        why = 'a table that holds itself'
+      elseif w.depth >= 900 then
+        why = 'nested too deep'
+      else
+        w.depth = w.depth + 1
+        w.path[w.depth] = key
+        walk(w, value)
+        w.depth = w.depth - 1
+      end
+    end
+    if why then note(w, t, key, why) end
+  end
+  w.open[t] = nil
+end
+
+local walker = { path = {}, open = {} }
+
+--- What of a table `encode` would refuse, or a parser would: nil, or a list sorted by path of what
+--- it is ('run.state.f'), why ('a function'), and the table and the key that hold it.
+--- @param t table
+--- @param name string what paths begin with
+--- @return { path: string, why: string, holder: table, key: any }[]?
+function M.unfit(t, name)
+  walker.name, walker.depth, walker.found = name, 0, nil
+  walk(walker, t)
+  local found = walker.found
+  if found then table.sort(found, function(a, b) return a.path < b.path end) end
+  return found
+end
+
 --- The JSON text of a value. Keys are sorted, so equal values give equal texts.
 --- @param value any
 --- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth

@@ -7,10 +7,11 @@
 ---   end
 ---   run:finish()
 ---
---- The output folder holds the student (after `finish`), `checkpoints/` and `metrics.jsonl`. A run
---- that was stopped at any moment goes on from its last checkpoint and repeats, bit for bit, what
---- it would have done: whatever a step depends on is the configuration, the checkpoint and
---- `run.state`.
+--- The output folder holds `student/`, which appears as a whole at the end (`finish`),
+--- `checkpoints/` and `metrics.jsonl`; `finished.json` once there is nothing left to do, and
+--- `run.lock`, by which a second run in the same folder is refused. A run that was stopped at any
+--- moment goes on from its last checkpoint and repeats, bit for bit, what it would have done:
+--- whatever a step depends on is the configuration, the data, the checkpoint and `run.state`.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
@@ -18,6 +19,7 @@ local json = require 'moonstill.json'
 local kd = require 'moonstill.kd'
 local leave = require 'moonstill.leave'
 local ledger = require 'moonstill.ledger'
+local lock = require 'moonstill.lock'
 local metrics = require 'moonstill.metrics'
 local options_of = require 'moonstill.options'
 local optimizer = require 'moonstill.optimizer'
@@ -158,7 +160,7 @@ function step_methods:update()
   state.skipped = state.skipped + (self.skipped and 1 or 0)
   state.skips = self.skipped and state.skips + 1 or 0
   state.tokens = state.tokens + self.tokens
-  state.loss = not self.skipped and self.loss or nil
+  state.loss = not self.skipped and self.loss - self.loss == 0 and self.loss or nil
   self.seconds = C.ms_clock() - self.began
   self.open = false
   drop_batches(self)
@@ -224,7 +226,8 @@ end
 
 local function after_step(run)
   local state = run.state
-  if state.step > run.saved and state.step % run.every == 0 then run:checkpoint() end
+  local due = run.every > 0 and state.step % run.every == 0
+  if state.step > run.saved and (due or json.unfit(state, 'run.state')) then run:checkpoint() end
   if C.ms_interrupted() == 0 then return end
   run:checkpoint()
   run:close()
@@ -320,15 +323,43 @@ local function prune(run)
   for i = 1, #steps - math.max(1, run.keep) do remove_checkpoint(run:checkpoint_path(steps[i])) end
 end
 
+-- Counters of the run itself: without them a checkpoint is none.
+local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
+  total = true, skips = true, skipped = true, empty = true }
+
+-- Takes out of the state what JSON cannot hold; returns what that was, or nil.
+local function drop_unfit(state)
+  local words = {}
+  for _ = 1, 100 do -- what is left may show new ones
+    local found = json.unfit(state, 'run.state')
+    if not found then break end
+    for _, f in ipairs(found) do
+      words[#words + 1] = ('%s is %s'):format(f.path, f.why)
+      if f.holder == state and VITAL[f.key] then
+        error(('run: %s: this value is the run\'s own'):format(words[#words]), 0)
+      end
+      f.holder[f.key] = json.is_array(f.holder) and type(f.key) == 'number' and json.null or nil
+    end
+  end
+  return words[1] and table.concat(words, ', ')
+end
+
 --- Saves everything the run needs to go on; older checkpoints than the last few are removed. It
---- happens by itself every `checkpoint.every` steps.
+--- happens by itself every `checkpoint.every` steps. What `run.state` has that JSON cannot hold is
+--- an error once all the rest is saved; it is looked for after every step.
 function methods:checkpoint()
   local state = self.state
   if self.saved == state.step then return end
-  local all = json.encode { run = state, config = self.cfg, epoch_steps = #self.plan }
+  local unfit = drop_unfit(state)
+  local all = json.encode { run = state, config = self.cfg, epoch_steps = #self.plan,
+    data = self.fingerprint }
   self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
   self.saved = state.step
   prune(self)
+  if not unfit then return end
+  self:close()
+  error(('run: %s, which a checkpoint cannot hold; step %d is saved without it in %s')
+    :format(unfit, state.step, self:checkpoint_path(state.step)), 0)
 end
 
 -- Keys that may change between a run and its resume without a word.
@@ -350,6 +381,11 @@ local function resume_from(run, path)
     error(path .. ': not the checkpoint of a run', 0)
   end
   note_changes(run, saved.config or {})
+  if saved.data and run.fingerprint and saved.data ~= run.fingerprint then
+    error(('%s: its training data is not this one (fingerprint %s, now %s): samples, or how they '
+      .. 'become tokens, have changed. The old data goes on from here; resume=false begins anew')
+      :format(path, saved.data, run.fingerprint), 0)
+  end
   local state = saved.run
   state.total = run.state.total
   run.state, run.saved = state, state.step
@@ -407,6 +443,39 @@ local function resume(run)
   prune(run) -- a kill may have come between a checkpoint and its pruning
 end
 
+-- finished.json says of which step the student is, and what was validated after it, so that a run
+-- which is started again after its end finds nothing left to do. It is removed before a next step.
+local function marker_path(run) return run.output .. '/finished.json' end
+
+local function read_marker(run)
+  local path = marker_path(run)
+  if C.ms_path_kind(path) ~= 1 then return nil end
+  local ok, marker = pcall(json.read, path)
+  return ok and type(marker) == 'table' and marker or nil
+end
+
+local function finish_or_go_on(run)
+  local marker, state = read_marker(run), run.state
+  local whole = marker and marker.step == state.step and state.step >= state.total
+    and C.ms_path_kind(run.student_path .. '/config.json') == 1
+  if whole then
+    run.finished, run.validated = true, marker.validations or {}
+    run:say(('finished already after %d steps: the student is in %s; resume=false begins anew')
+      :format(state.step, run.student_path))
+  elseif marker or C.ms_path_kind(marker_path(run)) ~= 0 then
+    check(C.ms_dir_remove(marker_path(run)))
+  end
+end
+
+local function write_marker(run)
+  local list, last = {}, run.last_validations
+  for _, v in ipairs(last and last.step == run.state.step and last or {}) do
+    if v.key then list[#list + 1] = { key = v.key, result = v.result } end
+  end
+  json.write(marker_path(run), { step = run.state.step, student = 'student',
+    validations = json.array(list) }, { indent = 2 })
+end
+
 local function memory_line(run)
   local info = run.student:info()
   local parts = {}
@@ -442,7 +511,9 @@ local step_class = { __index = step_methods }
 local function new_run(cfg, options)
   local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
     carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
-    saved = 0, every = setting(cfg, 'checkpoint', 'every'),
+    student_path = cfg.output .. '/student', saved = 0, validated = {},
+    fingerprint = options.data.fingerprint and options.data:fingerprint(),
+    every = setting(cfg, 'checkpoint', 'every'),
     keep = setting(cfg, 'checkpoint', 'keep'), max_skips = setting(cfg, 'optim', 'max_skips'),
     progress = progress.new { quiet = options.quiet },
     batch_size = { tokens = setting(cfg, 'batch', 'tokens'),
@@ -455,7 +526,17 @@ local function new_run(cfg, options)
   return run
 end
 
+local function take_lock(run, level)
+  check(C.ms_dir_make(run.output))
+  local held, process = lock.open(run.output .. '/run.lock')
+  run.lock = held
+  if held then return end
+  error(('run.open: another run is in the folder %s%s: wait for its end, or give another output')
+    :format(run.output, process > 0 and (' (process %d)'):format(process) or ''), level + 1)
+end
+
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
+--- One run at a time may have an output folder.
 --- @param cfg table output; seed, epochs, max_steps, resume; batch = { tokens, micro_tokens };
 ---   optim = { lr, warmup, clip, .. }; checkpoint = { every, keep }
 --- @param options table student: the model that learns; data: its data set; schedules: functions of
@@ -472,6 +553,7 @@ function M.open(cfg, options)
   local ok, why = pcall(json.encode, cfg)
   if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
   local run = new_run(cfg, options)
+  take_lock(run, 2)
   open_schedules(run, options.schedules)
   run.state.total = count_steps(run)
   run.optimizer = optimizer.new(run.student, cfg.optim)
@@ -481,6 +563,7 @@ function M.open(cfg, options)
   check(C.ms_dir_make(run.checkpoints))
   plan_epoch(run, run.state.epoch)
   run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step)
+  finish_or_go_on(run)
   run:say(memory_line(run))
   return run
 end
@@ -506,6 +589,42 @@ local function measure_of(run, options)
   return { objective = 'forward_kl', temperature = 1, target = 'hidden', vocab = vocab }
 end
 
+-- What was asked, for a later process: data, teacher and measure. nil when the data or the teacher
+-- does not tell itself from others.
+local function validation_key(options)
+  local data, teacher = options.data, options.teacher
+  local path = teacher and teacher:info().path
+  if not data.fingerprint or (teacher and type(path) ~= 'string') then return nil end
+  local ok, key = pcall(json.encode, { data = data:fingerprint(), kd = options.kd,
+    vocab = options.vocab, teacher = path })
+  return ok and key or nil
+end
+
+-- The result of the same validation after the same step: of this process, or of the one that
+-- finished the run.
+local function find_validation(run, options, key)
+  local last = run.last_validations
+  for _, v in ipairs(last and last.step == run.state.step and last or {}) do
+    if v.data == options.data and v.teacher == options.teacher and v.kd == options.kd
+      and v.vocab == options.vocab then return v.result end
+  end
+  for _, v in ipairs(run.finished and run.validated or {}) do
+    if key and v.key == key then return v.result end
+  end
+end
+
+local function keep_validation(run, options, key, result)
+  local last = run.last_validations
+  if not last or last.step ~= run.state.step then
+    last = { step = run.state.step }
+    run.last_validations = last
+  end
+  local finite = true
+  for _, x in pairs(result) do finite = finite and x - x == 0 end
+  last[#last + 1] = { data = options.data, teacher = options.teacher, kd = options.kd,
+    vocab = options.vocab, key = finite and key or nil, result = result }
+end
+
 local function evaluate_batch(run, teacher, measure, batch, sums)
   local terms, target = { kd.ce(1) }, nil
   if teacher then
@@ -526,10 +645,9 @@ function methods:validate(options)
   options_of.known('run:validate', VALIDATION, options, 2)
   local data = options.data
   if not data then return nil end
-  local last = self.last_validation
-  if last and last.step == self.state.step and last.data == data and last.kd == options.kd then
-    return last.result
-  end
+  local key = validation_key(options)
+  local known = find_validation(self, options, key)
+  if known then return known end
   local sums, measure = tally.new(), measure_of(self, options)
   for _, step in ipairs(validation_plan(self, data)) do
     for _, samples in ipairs(step) do
@@ -542,7 +660,7 @@ function methods:validate(options)
   local ce, kl = sums:mean(1), sums:mean(2)
   local result = { loss = ce.value, agree = ce.agree }
   if kl then result.kl, result.kl_agree = kl.value, kl.agree end
-  self.last_validation = { step = self.state.step, data = data, kd = options.kd, result = result }
+  keep_validation(self, options, key, result)
   local both = ce.value + (kl and kl.value or 0)
   self.state.validation = both - both == 0 and result or nil -- a checkpoint holds finite numbers
   self.metrics:write { step = self.state.step, kind = 'validation', loss = metrics.number(ce.value),
@@ -559,37 +677,6 @@ end
 
 -- the end ----------------------------------------------------------------------------------------
 
--- The student's files go into the output folder one by one, since it holds more than them: the
--- weights first, config.json last, so that the folder opens only when it is whole.
-local function save_student(run)
-  local new = run.output .. '/student.tmp'
-  local out = ffi.new 'char *[1]'
-  check(C.ms_dir_remove(new))
-  run.student:save(new, run.carry and { carry = run.carry } or nil)
-  check(C.ms_dir_list(new, out))
-  local names, have = {}, {}
-  for name in text(out[0]):gmatch '[^\n]+' do
-    names[#names + 1] = name
-    have[name] = true
-  end
-  table.sort(names, function(a, b)
-    local ca, cb = a == 'config.json', b == 'config.json'
-    if ca ~= cb then return cb end
-    return a < b
-  end)
-  check(C.ms_dir_list(run.output, out))
-  for name in text(out[0]):gmatch '[^\n]+' do
-    if name:find '^model.*safetensors' and not have[name] then
-      os.remove(run.output .. '/' .. name)
-    end
-  end
-  for _, name in ipairs(names) do
-    local ok, why = os.rename(new .. '/' .. name, run.output .. '/' .. name)
-    if not ok then error(why, 0) end
-  end
-  check(C.ms_dir_remove(new))
-end
-
 --- Frees what the run holds, and gives Ctrl-C back. `finish` does it.
 function methods:close()
   if not self.optimizer then return end
@@ -598,18 +685,23 @@ function methods:close()
   self.metrics:close()
   self.optimizer:free()
   self.optimizer = nil
+  self.lock:close()
   C.ms_interrupt_watch(0)
 end
 
---- Saves the student in the output folder, and a last checkpoint.
+--- Saves a last checkpoint, and the student in the folder `student` of the output folder: there is
+--- the one that was there or the new one, whole, at any moment.
 function methods:finish()
   if not self.optimizer then error('run: finished already', 2) end
   check_closed(self.step, 2)
-  self:checkpoint()
-  save_student(self)
-  self:say(('saved in %s after %d steps, %.3g M tokens%s'):format(self.output, self.state.step,
-    self.state.tokens / 1e6, self.state.skipped > 0
-      and (', %d of them skipped'):format(self.state.skipped) or ''))
+  if not self.finished then
+    self:checkpoint()
+    self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)
+    write_marker(self)
+    self:say(('the student is saved in %s after %d steps, %.3g M tokens%s'):format(
+      self.student_path, self.state.step, self.state.tokens / 1e6, self.state.skipped > 0
+        and (', %d of them skipped'):format(self.state.skipped) or ''))
+  end
   self:close()
 end
 

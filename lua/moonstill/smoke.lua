@@ -51,11 +51,13 @@ local function make(folder)
     vocabulary
 end
 
--- A teacher that knows a little: a larger model after a few passes over the same data.
-local function train_teacher(path, values, vocabulary)
+-- A teacher that knows a little: a larger model after a few passes over the same data. Returns its
+-- folder.
+local function train_teacher(folder, values, vocabulary)
+  local path, output = folder .. '/teacher-untrained', folder .. '/teacher'
   make_model(path, vocabulary, 64, 2, 2)
   local teacher = model.open(path, { train = true })
-  local run = runs.open({ output = path, epochs = 6, resume = false, seed = 1,
+  local run = runs.open({ output = output, epochs = 6, resume = false, seed = 1,
     batch = values.batch, optim = { lr = 3e-3, clip = 1 } }, { student = teacher, quiet = true,
     data = dataset.open(values.data.train, chat.open(path), { quiet = true }) })
   local terms = { kd.ce(1) }
@@ -65,6 +67,7 @@ local function train_teacher(path, values, vocabulary)
   end
   run:finish()
   teacher:free()
+  return output .. '/student'
 end
 
 --- Makes a student and its data, and returns a configuration of recipes/sft.lua for them.
@@ -78,8 +81,7 @@ function M.sft(folder) return (make(folder or FOLDER)) end
 function M.distill(folder)
   folder = folder or FOLDER
   local values, vocabulary = make(folder)
-  values.teacher = folder .. '/teacher'
-  train_teacher(values.teacher, values, vocabulary)
+  values.teacher = train_teacher(folder, values, vocabulary)
   return values
 end
 

@@ -54,6 +54,22 @@ describe('ms.config', function()
     end
   end)
 
+  it('loses nothing of a text on the command line', function()
+    for _, s in ipairs { '#c', 'x # y', ' x', 'x ', '&a b', '!t b', 'a #b #c', '# \238\128\128 #' } do
+      assert.equal(s, read('student=' .. here, 'name=' .. s).name)
+    end
+    assert.equal('x # y', read('student=' .. here, 'name="x # y"').name)
+    assert.equal(' x', read('student=' .. here, "name=' x'").name)
+    assert.same({ 'a', 'b # c' }, read('student=' .. here, 'rows=["a", b # c]').rows)
+    assert.equal(4, read('student=' .. here, 'kd={temperature: 4}').kd.temperature)
+    assert.is_nil(read('student=' .. here, 'name=null').name)
+    fails("'epochs' must be number, not 3 # three", 'epochs=3 # three')
+    fails("'kd.objective' must be one of forward_kl, reverse_kl, not reverse_kl #", 'kd.objective=reverse_kl # or not')
+    fails('command line: rows: line 1', 'rows=[1, 2] # two')
+    -- in a file it is a comment
+    assert.equal('x', read('student=' .. here, yaml 'name: x # y').name)
+  end)
+
   it('takes one path or several', function()
     assert.equal(here, read('student=' .. here, 'many=' .. here).many)
     assert.same({ here, folder }, read('student=' .. here, ('many=[%s, %s]'):format(here, folder)).many)

@@ -83,3 +83,23 @@ describe('json.lines', function()
     assert.has_error(function() json.read '/' end)
   end)
 end)
+
+describe('json.unfit', function()
+  it('finds what cannot be written and read again, with its path', function()
+    assert.is_nil(json.unfit({ a = 1, b = { 1, 2, { c = 'é\0\127', d = json.null } }, e = json.array(),
+      f = true }, 's'))
+    local circle = { x = 1 }
+    circle.back = { circle }
+    local bad = { a = { 1, { f = print } }, b = 0 / 0, c = math.huge, d = circle, e = '\255', g = { 1, x = 2 },
+      h = { [7] = true }, i = 5LL, j = { k = io.stdout } }
+    local words = {}
+    for i, f in ipairs(json.unfit(bad, 's')) do words[i] = f.path .. ': ' .. f.why:gsub('^%-nan', 'nan') end
+    assert.same({ 's.a[2].f: a function', 's.b: nan', 's.c: inf', 's.d.back[1]: a table that holds itself',
+      's.e: not UTF-8', 's.g.x: under a key that is no place in an array', 's.h[7]: under a key that is no string',
+      's.i: a cdata', 's.j.k: a userdata' }, words)
+    assert.is_false((pcall(json.encode, bad)))
+    local deep = {}
+    for _ = 1, 950 do deep = { deep } end
+    assert.equal(1, #json.unfit(deep, 's'))
+  end)
+end)

@@ -39,8 +39,8 @@ describe('recipes/quickstart.lua', function()
     local out = folder .. '/out/quickstart-smoke/seed-1/'
     assert.equal(5, select(2, tools.read(out .. 'curves.svg'):gsub('<polyline', '')))
     ms.scope(function(own)
-      local a = own(ms.model.open(out .. 'SFT-student'))
-      local b = own(ms.model.open(out .. 'distilled-student'))
+      local a = own(ms.model.open(out .. 'SFT-student/student'))
+      local b = own(ms.model.open(out .. 'distilled-student/student'))
       assert.equal(a:info().parameters, b:info().parameters)
       own(ms.chat.open(a, { b })) -- the tokenizer went along
     end)

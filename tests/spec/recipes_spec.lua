@@ -44,9 +44,9 @@ for _, name in ipairs(recipes) do
       end
       assert.is_true(validated[#validated] < validated[1])
       ms.scope(function(own)
-        assert.equal('llama', own(ms.model.open(out)):info().family)
+        assert.equal('llama', own(ms.model.open(out .. '/student')):info().family)
         assert.equal(tools.read(folder .. '/out/smoke/student/tokenizer.json'),
-          tools.read(out .. '/tokenizer.json'))
+          tools.read(out .. '/student/tokenizer.json'))
       end)
     end)
 
@@ -54,10 +54,10 @@ for _, name in ipairs(recipes) do
       local made = folder .. '/out/smoke/'
       local words = { (path:gsub('%.lua$', '.yaml')), 'max_steps=2', 'output=here',
         'data.train=' .. made .. 'train.jsonl', 'student=' .. made .. 'student' }
-      if name == 'distill' then words[#words + 1] = 'teacher=' .. made .. 'teacher' end
+      if name == 'distill' then words[#words + 1] = 'teacher=' .. made .. 'teacher/student' end
       local status, _, err = run(folder, path, unpack(words))
       assert.equal(0, status, err)
-      assert.truthy(tools.exists(folder .. '/here/config.json'))
+      assert.truthy(tools.exists(folder .. '/here/student/config.json'))
     end)
 
     if name == 'distill' then
@@ -65,7 +65,7 @@ for _, name in ipairs(recipes) do
 
       -- Metrics of a run into folder/`output` that learns from the teacher alone.
       local function distil(output, ...)
-        local status, _, err = run(folder, path, 'teacher=' .. made .. 'teacher', 'resume=false',
+        local status, _, err = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'resume=false',
           'output=' .. output, 'data.train=' .. made .. 'valid.jsonl', 'batch.tokens=1024',
           'kd.first_weight=1', 'kd.weight=1', ...)
         assert.equal(0, status, err)
@@ -79,15 +79,15 @@ for _, name in ipairs(recipes) do
       it('makes a student of the layers that are named', function()
         distil('second', 'layers=[1]', 'max_steps=1', 'optim.lr=0')
         ms.scope(function(own)
-          local teacher = own(ms.model.open(made .. 'teacher'))
+          local teacher = own(ms.model.open(made .. 'teacher/student'))
           own(ms.model.shrink(teacher, { layers = { 1 } })):save(folder .. '/want')
         end)
         assert.is_true(tools.read(folder .. '/want/model.safetensors')
-          == tools.read(folder .. '/second/model.safetensors'))
+          == tools.read(folder .. '/second/student/model.safetensors'))
       end)
 
       it('asks for a student, or of how many layers to make one', function()
-        local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher',
+        local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student',
           'data.train=' .. made .. 'valid.jsonl')
         assert.equal(2, status)
         assert.truthy(why:find("'student' must be given, or 'layers'", 1, true), why)

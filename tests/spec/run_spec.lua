@@ -33,7 +33,8 @@ end
 -- Weights, moments and metrics of two finished runs.
 local function assert_same_run(a, b, steps)
   local last = ('/checkpoints/step-%08d/'):format(steps)
-  for _, file in ipairs { '/model.safetensors', last .. 'model.safetensors', last .. 'optimizer.safetensors' } do
+  for _, file in ipairs { '/student/model.safetensors', last .. 'model.safetensors',
+    last .. 'optimizer.safetensors' } do
     local status, out, err = tools.run(('cmp %s %s'):format(a .. file, b .. file))
     assert.equal(0, status, out .. err)
   end
@@ -54,11 +55,11 @@ local STEPS = 20
 describe('a run', function()
   it('leaves a student, metrics and the last checkpoints', function()
     local out = reference 'f32'
-    ms.scope(function(own) assert.equal(40, own(ms.model.open(out)):info().vocab) end)
-    assert.same(tools.read(out .. '/model.safetensors'),
+    ms.scope(function(own) assert.equal(40, own(ms.model.open(out .. '/student')):info().vocab) end)
+    assert.same(tools.read(out .. '/student/model.safetensors'),
       tools.read(out .. '/checkpoints/step-00000020/model.safetensors'))
     local _, names = tools.run('ls -A ' .. out .. ' ' .. out .. '/checkpoints')
-    assert.equal(out .. ':\ncheckpoints\nconfig.json\nmetrics.jsonl\nmodel.safetensors\n\n' .. out
+    assert.equal(out .. ':\ncheckpoints\nfinished.json\nmetrics.jsonl\nrun.lock\nstudent\n\n' .. out
       .. '/checkpoints:\nstep-00000016\nstep-00000020\n', names)
     local trained, validated = {}, {}
     for _, entry in ipairs(metrics_of(out)) do
@@ -66,14 +67,14 @@ describe('a run', function()
     end
     assert.equal(STEPS, #trained)
     for i, step in ipairs(trained) do assert.equal(i, step) end
-    assert.same({ 5, 10, 15, 20 }, validated)
+    assert.same({ 5, 10, 15, 20, 20 }, validated) -- the last without the teacher
   end)
 
   it('lowers the loss', function()
     local m = metrics_of(reference 'f32')
     local first, last
     for _, entry in ipairs(m) do
-      if entry.kind == 'validation' then first, last = first or entry, entry end
+      if entry.kind == 'validation' and entry.terms.kd then first, last = first or entry, entry end
     end
     assert.is_true(last.terms.kd.loss < 0.9 * first.terms.kd.loss)
   end)
@@ -186,7 +187,63 @@ describe('a run', function()
     finished(1, 'output=' .. out, 'max_steps=4')
     local status, _, why = start(1, 'output=' .. out, 'samples=50')
     assert.equal(1, status)
+    assert.truthy(why:find('its training data is not this one (fingerprint 60 samples, shift 0, now 50', 1, true), why)
+    -- as many steps of as many tokens, one of which is another
+    status, _, why = start(1, 'output=' .. out, 'shift=1')
+    assert.equal(1, status)
+    assert.truthy(why:find('its training data is not this one', 1, true), why)
+    status, _, why = start(1, 'output=' .. out, 'batch.tokens=60')
+    assert.equal(1, status)
     assert.truthy(why:find('data, seed or batch sizes have changed', 1, true), why)
+    finished(1, 'output=' .. out, 'max_steps=5')
+  end)
+
+  it('is not repeated once it is finished', function()
+    local out = folder .. '/again'
+    finished(1, 'output=' .. out)
+    local before, student = tools.read(out .. '/metrics.jsonl'), tools.read(out .. '/student/model.safetensors')
+    tools.write(out .. '/student/notes.md', 'mine') -- so that a new save would be refused
+    local err = finished(1, 'output=' .. out)
+    assert.truthy(err:find('finished already after 20 steps: the student is in ' .. out .. '/student', 1, true), err)
+    assert.is_nil(err:find('validation', 1, true), err)
+    assert.equal(before, tools.read(out .. '/metrics.jsonl'))
+    -- killed after the last validation, before the student: measured again, written once
+    os.remove(out .. '/finished.json')
+    os.remove(out .. '/student/notes.md')
+    os.remove(out .. '/student/config.json')
+    err = finished(1, 'output=' .. out)
+    assert.truthy(err:find('the student is saved in ' .. out .. '/student after 20 steps', 1, true), err)
+    assert.equal(before, tools.read(out .. '/metrics.jsonl'))
+    assert.equal(student, tools.read(out .. '/student/model.safetensors'))
+    -- more to do: no longer finished
+    assert.equal(137, (start(1, 'output=' .. out, 'epochs=3', 'kill_at=21')))
+    assert.is_false(tools.exists(out .. '/finished.json'))
+  end)
+
+  it('is alone in its folder', function()
+    local out = folder .. '/alone'
+    tools.run(('%s luajit tests/run_recipe.lua output=%s wait_at=2 >/dev/null 2>&1 </dev/null & ')
+      :format(environment, out)) -- a pipe kept open would be waited for
+    for _ = 1, 500 do
+      if tools.exists(out .. '/waiting') then break end
+      os.execute 'sleep 0.02'
+    end
+    local holder = tonumber(tools.read(out .. '/run.lock'))
+    local status, _, why = start(1, 'output=' .. out)
+    assert.equal(1, status)
+    assert.truthy(why:find(('another run is in the folder %s (process %d)'):format(out, holder), 1, true), why)
+    tools.run('kill -9 ' .. holder) -- the kernel takes the lock back
+    finished(1, 'output=' .. out, 'max_steps=3')
+  end)
+
+  it('says what of its state a checkpoint cannot hold, with all else saved', function()
+    local out = folder .. '/unfit'
+    local status, _, err = start(1, 'output=' .. out, 'unfit_at=6') -- no checkpoint is due there
+    assert.equal(1, status)
+    assert.truthy(err:find('run.state.mine is a function, which a checkpoint cannot hold; step 6 is saved', 1, true),
+      err)
+    err = finished(1, 'output=' .. out, 'max_steps=8')
+    assert.truthy(err:find('resumed after step 6', 1, true), err)
   end)
 
   it('skips steps whose gradient is not finite', function()

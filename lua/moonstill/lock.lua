@@ -1,0 +1,49 @@
+--- Locks: one holder of a file at a time, in this process or any. The kernel takes a lock back when
+--- its process ends, however it does.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+
+local M = {}
+
+local out = ffi.new 'ms_lock *[1]' -- scratch, read at once
+local holder = ffi.new 'int32_t[1]'
+
+--- @class ms_lock
+local methods = {}
+
+--- Gives the lock back. A second call does nothing.
+function methods:close()
+  if self.p ~= nil then
+    C.ms_lock_close(self.p)
+    self.p = nil
+  end
+end
+methods.free = methods.close
+
+local handle = ffi.metatype('struct { ms_lock *p; }', {
+  __index = methods,
+  __gc = methods.close,
+  __tostring = function(self) return self.p ~= nil and 'lock' or 'lock (closed)' end,
+})
+
+local function try(path)
+  check(C.ms_lock_open(path, out, holder), 3)
+  if out[0] ~= nil then return handle(out[0]) end
+  return nil, holder[0]
+end
+
+--- Takes the file `path`, which is made when missing and stays.
+--- @param path string
+--- @return ms_lock? nil when there is another holder
+--- @return integer? its process, 0 when unknown
+function M.open(path)
+  local lock, process = try(path)
+  if lock then return lock end
+  collectgarbage() -- it may be held by an object of ours that an error left behind
+  lock = try(path)
+  return lock, process
+end
+
+return M

@@ -1,0 +1,87 @@
+--- Files: what killed processes left beside a path, locks, hashes.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+local text = require 'moonstill.text'
+local recipe = require 'tests.run_recipe'
+local tools = require 'tests.tools'
+
+local folder = tools.folder()
+local gone = tonumber((select(2, tools.run 'sh -c "echo \\$\\$"'))) -- a process that has ended
+
+local function names_in(path) return select(2, tools.run('ls -A ' .. path)) end
+
+describe('a save', function()
+  -- what is there before, with the numbers of a process that is gone and of one that is not
+  local kept = { 'm.1.tmp', 'm.1.old', 'm.GONE.tmpx', 'mm.GONE.tmp', 'm.GONE', 'm.x.tmp', 'm.0.old',
+    'm.GONE.tmp.1.tmp' }
+  local removed = { 'm.GONE.tmp', 'm.GONE.old', 'm.GONE.tmp.GONE.tmp' }
+
+  for _, how in ipairs { 'model', 'file' } do
+    it('removes what a killed one left beside its path, and nothing else: ' .. how, function()
+      local here = folder .. '/' .. how
+      local model = ms.model.create(recipe.config, 1, { dtype = 'f32' })
+      local function save()
+        if how == 'model' then model:save(here .. '/m') else json.write(here .. '/m', { 1 }) end
+      end
+      check(C.ms_dir_make(here))
+      save()
+      local want = { 'm' }
+      for _, list in ipairs { kept, removed } do
+        for _, name in ipairs(list) do
+          name = name:gsub('GONE', gone)
+          check(C.ms_dir_make(here .. '/' .. name))
+          tools.write(here .. '/' .. name .. '/half', 'x')
+          if list == kept then want[#want + 1] = name end
+        end
+      end
+      save()
+      table.sort(want)
+      local have = {}
+      for name in names_in(here):gmatch '[^\n]+' do have[#have + 1] = name end
+      table.sort(have)
+      assert.same(want, have)
+      model:free()
+    end)
+  end
+
+  it('keeps the only copy of a folder that was being replaced', function()
+    local here = folder .. '/only'
+    local old = ('%s/m.%d.old'):format(here, gone)
+    check(C.ms_dir_make(old))
+    local model = ms.model.create(recipe.config, 1, { dtype = 'f32' })
+    assert.is_false((pcall(model.save, model, here .. '/m', { carry = here .. '/absent', dtype = 'i8' })))
+    assert.equal(2, C.ms_path_kind(old))
+    model:free()
+  end)
+end)
+
+describe('a lock', function()
+  it('has one holder, also in one process', function()
+    local path = folder .. '/lock'
+    local first = assert(ms.lock.open(path))
+    local second, process = ms.lock.open(path)
+    assert.is_nil(second)
+    assert.equal(tonumber(tools.read(path)), process)
+    first:close()
+    first:close()
+    second = assert(ms.lock.open(path))
+    second = nil -- luacheck: ignore (forgotten, as after an error)
+    assert(ms.lock.open(path)):close()
+    assert.has_error(function() ms.lock.open(folder .. '/absent/lock') end)
+  end)
+end)
+
+describe('a hash', function()
+  it('of memory is that of a file with the same bytes', function()
+    local out, data = ffi.new 'char *[1]', ('moonstill'):rep(1000)
+    check(C.ms_file_hash(tools.write(folder .. '/data', data), out))
+    local of_file = text(out[0])
+    check(C.ms_hash(data, #data, out))
+    assert.equal(of_file, text(out[0]))
+    check(C.ms_hash(data, #data - 1, out))
+    assert.not_equal(of_file, text(out[0]))
+  end)
+end)
