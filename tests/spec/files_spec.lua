@@ -47,6 +47,28 @@ describe('a save', function()
     end)
   end
 
+  it('killed at any moment leaves the old folder or the new one, whole', function()
+    local path, of = folder .. '/student', {}
+    for seed = 1, 2 do
+      local model = ms.model.create(recipe.config, seed, { dtype = 'f32' })
+      model:save(path)
+      of[tools.read(path .. '/model.safetensors')] = true
+      model:free()
+    end
+    local script = tools.write(folder .. '/save.lua', [[
+      local ms, recipe = require 'moonstill', require 'tests.run_recipe'
+      while true do
+        for seed = 1, 2 do ms.model.create(recipe.config, seed, { dtype = 'f32' }):save(arg[1]) end
+      end]])
+    for i = 1, 5 do
+      local status = tools.run(('LUA_PATH=%s timeout -s KILL 0.%d luajit %s %s'):format(tools.quote(package.path),
+        20 + 7 * i, script, path))
+      assert.equal(137, status)
+      assert.is_true(of[tools.read(path .. '/model.safetensors')])
+      ms.scope(function(own) own(ms.model.open(path)) end)
+    end
+  end)
+
   it('keeps the only copy of a folder that was being replaced', function()
     local here = folder .. '/only'
     local old = ('%s/m.%d.old'):format(here, gone)
