@@ -1,6 +1,7 @@
 /* memory.c - host allocations: counted, aligned, failing on demand. */
 #include "memory.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -30,8 +31,8 @@ static size_t machine_bytes(void) {
 
 enum { ALIGN = 64, HUGE_PAGE = 2 << 20 };
 
-ms_status ms_alloc(size_t bytes, const char *what, void **out) {
-  size_t align = bytes >= 4 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGN;
+/* Not zeroed, not counted. */
+static ms_status take(size_t bytes, size_t align, const char *what, int fail, void **out) {
   size_t room = (bytes + align - 1) / align * align;
   *out = NULL;
   int fits = room >= bytes; /* false when rounding up overflowed */
@@ -39,12 +40,38 @@ ms_status ms_alloc(size_t bytes, const char *what, void **out) {
   if (fits && bytes > machine_bytes())
     return MS_FAIL(MS_ENOMEM, "%s: no memory for %zu bytes: the machine has %zu", what, bytes,
                    machine_bytes());
-  void *p = must_fail() || !fits ? NULL : aligned_alloc(align, room ? room : align);
+  void *p = fail || !fits ? NULL : aligned_alloc(align, room ? room : align);
   if (!p) return MS_FAIL(MS_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
   /* Huge pages are worth 10 % of bandwidth to the large arenas; a refusal costs nothing. */
   if (align == HUGE_PAGE) madvise(p, room, MADV_HUGEPAGE);
-  memset(p, 0, room);
+  *out = p;
+  return MS_OK;
+}
+
+ms_status ms_alloc(size_t bytes, const char *what, void **out) {
+  MS_TRY(take(bytes, bytes >= 4 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGN, what, must_fail(), out));
+  memset(*out, 0, bytes);
   atomic_fetch_add(&live, 1);
+  return MS_OK;
+}
+
+static pthread_key_t scratch_key; /* whose destructor frees a thread's scratch */
+static void make_scratch_key(void) { pthread_key_create(&scratch_key, free); }
+
+ms_status ms_scratch(size_t bytes, const char *what, void **out) {
+  static _Thread_local void *p;
+  static _Thread_local size_t size;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, make_scratch_key);
+  int fail = must_fail();
+  if (bytes > size || fail) {
+    free(p);
+    p = NULL, size = 0;
+    pthread_setspecific(scratch_key, NULL);
+    MS_TRY(take(bytes, bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : ALIGN, what, fail, &p));
+    size = bytes;
+    pthread_setspecific(scratch_key, p);
+  }
   *out = p;
   return MS_OK;
 }

@@ -12,6 +12,10 @@ ms_status ms_alloc(size_t bytes, const char *what, void **out);
 void ms_free(void *p);
 /* Grows to hold `bytes`, keeping content; *p NULL is fine. The added part is undefined. */
 ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what);
+/* The calling thread's scratch of at least `bytes`, for kernels whose work is shorter than an
+ * allocation: kept for the next call, which gets the same, and freed when the thread ends. Its content
+ * is undefined; what stands in it lasts until the next call. */
+ms_status ms_scratch(size_t bytes, const char *what, void **out);
 /* A copy of `text`, to be given to the user (ms_text_free) or freed with ms_free. */
 ms_status ms_text_copy(const char *text, size_t bytes, char **out);
 ms_status ms_text_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));

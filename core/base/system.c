@@ -1,5 +1,4 @@
 /* system.c - clock, threads, signals, version: the process moonstill runs in. */
-#include <dnnl.h>
 #include <jansson.h>
 #include <luajit.h>
 #include <omp.h>
@@ -61,13 +60,11 @@ ms_status ms_version(int libraries, char **text) {
   if (!libraries) return ms_text_format(text, "moonstill %s", MS_VERSION);
   char pcre[64];
   pcre2_config(PCRE2_CONFIG_VERSION, pcre);
-  const dnnl_version_t *d = dnnl_version();
   unsigned xxh = XXH_versionNumber();
   return ms_text_format(
       text,
       "moonstill %s\n%s\nlibyaml %s\njansson %s\nPCRE2 %s\nutf8proc %s\nxxHash %u.%u.%u\n"
-      "oneDNN %d.%d.%d\nOpenMP %d\nCPU kernels %s",
+      "OpenMP %d\nCPU kernels %s",
       MS_VERSION, LUAJIT_VERSION, yaml_get_version_string(), JANSSON_VERSION, pcre,
-      utf8proc_version(), xxh / 10000, xxh / 100 % 100, xxh % 100, d->major, d->minor, d->patch,
-      _OPENMP, ms_cpu_isa());
+      utf8proc_version(), xxh / 10000, xxh / 100 % 100, xxh % 100, _OPENMP, ms_cpu_isa());
 }

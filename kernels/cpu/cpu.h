@@ -35,6 +35,8 @@ ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *
                             int64_t rows, int64_t in, int64_t out, int add);
 ms_status MS_KERNEL(linear_few)(float *y, const float *x, const void *w, int w_dtype, int64_t rows,
                                 int64_t in, int64_t out, int add);
+ms_status MS_KERNEL(linear_dx_few)(float *dx, const float *dy, const void *w, int w_dtype,
+                                   int64_t rows, int64_t in, int64_t out, int add);
 ms_status MS_KERNEL(linear_dx)(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
                                int64_t rows, int64_t in, int64_t out, int add);
 ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, const float *dy, const float *x,

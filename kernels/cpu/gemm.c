@@ -1,164 +1,348 @@
-/* gemm.c - the matrix products of training, by oneDNN's sgemm.
+/* gemm.c - the matrix products of training.
  *
- * oneDNN splits some shapes by the number of threads, in the inner dimension too, which changes
- * rounding. So the split is made here and by the shape alone: a grid of tiles over the output, each
- * computed by one single-threaded call. Threads only take tiles. bf16 weights are widened panel by
- * panel, into a buffer that fits the second-level cache. */
-#include <dnnl.h>
+ * y = a b, by blocks: a block of each operand is copied into panels, in which its elements lie in
+ * the order of their use, and a tile of y, ROWS by COLS, is summed in registers. bf16 weights are
+ * widened while they are copied. Operands that are used by few tiles are read where they lie.
+ *
+ * Threads take rectangles of y and copy for themselves: waiting for each other and reading what
+ * another core has written costs more than copying twice. An element of y is one sum over k, in
+ * order, in pieces that depend on k alone: its bits depend neither on the number of threads nor on
+ * the rows and columns beside it. */
 #include <omp.h>
-#include <pthread.h>
 
 #include "../../core/base/memory.h"
 #include "cpu.h"
 #include "simd.h"
 
-/* y[m,n] = a b in row-major form; `ta`, `tb` as in BLAS: 'N' as stored, 'T' transposed. */
+/* As many rows as leave registers for two vectors of b and one element of a. */
+#if VF_LANES == 16
+enum { ROWS = 14 };
+#define EACH_ROWS(DO) \
+  DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14)
+#elif VF_LANES == 8
+enum { ROWS = 6 };
+#define EACH_ROWS(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#else
+enum { ROWS = 4 };
+#define EACH_ROWS(DO) DO(1) DO(2) DO(3) DO(4)
+#endif
+enum {
+  COLS = 2 * VF_LANES,
+  DEPTH = 512,      /* of a panel: COLS wide, it stays in the second-level cache */
+  HIGH = 512,       /* rows of a copied at a time, */
+  WIDE = 1024,      /* and columns of b: with DEPTH these bound the memory for panels */
+  GROUP = 4,        /* panels of a that are multiplied with one of b in a row */
+  SERIAL = 1 << 19, /* multiplications not worth waking a thread for */
+  LARGE = 1 << 30,  /* multiplications of a rectangle so small that threads get just one */
+  COPYING = 32      /* multiplications in the time it takes to copy one element */
+};
+
+/* An operand: element (i, t), i along y's rows or columns and t along k, is at i * step + t or, where
+ * `along`, at i + t * step. */
+typedef struct operand {
+  const void *p;
+  int64_t step;
+  int dtype, along;
+} operand;
+
+/* y[m,n] = a b, or y += a b. */
 typedef struct product {
-  char ta, tb;
-  int64_t m, n, k;
-  const float *a;
-  const void *b;
-  int b_dtype, add;
+  operand a, b;
   float *y;
-  int64_t lda, ldb;
-  int64_t tile_m, tile_n, tile_k; /* the grid */
+  int64_t m, n, k;
+  int add;
 } product;
 
-/* Panels of widened weights have at most this many elements: 1 MB. */
-enum { PANEL = 1 << 18 };
-
-/* MS_CPU must cap oneDNN too. It knows no "portable": SSE4.1 is the least it can be asked for. */
-static void cap_library(void) {
-#if !defined(__AVX512F__) && defined(__x86_64__)
-#ifdef __AVX2__
-  dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
-#else
-  dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
-#endif
-#endif
-}
+/* A part of the product: rows i0.. i0+m and so on; panels of a are `rows` high. `a` and `b` have the
+ * copies, or are NULL where the operand is read where it lies. */
+typedef struct block {
+  int64_t i0, m, j0, n, t0, k, rows;
+  float *a, *b;
+} block;
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t pieces(int64_t length, int64_t most) { return (length + most - 1) / most; }
+/* The size of equal pieces of at most `most`. */
+static int64_t even(int64_t length, int64_t most) { return pieces(length, pieces(length, most)); }
 
-/* The size of equal pieces of at most `most`, rounded up to `unit`. */
-static int64_t piece(int64_t length, int64_t most, int64_t unit) {
-  int64_t pieces = (length + most - 1) / most;
-  int64_t size = (length + pieces - 1) / pieces;
-  return (size + unit - 1) / unit * unit;
+/* ---- panels ---- */
+
+/* Between panels there is room for a vector: a row's last store may go beyond the row. */
+static int64_t panel_size(int64_t k, int64_t width) { return k * width + VF_LANES; }
+
+static const void *element(const operand *x, int64_t i, int64_t t) {
+  int64_t at = x->along ? i + t * x->step : i * x->step + t;
+  return (const char *)x->p + at * (x->dtype == MS_F32 ? 4 : 2);
 }
 
-/* Tiles are as small as costs little: packing is repeated for every tile, and oneDNN's AVX-512
- * kernel works on 48 columns by 8 rows. Small products are cut so that two cores or four have
- * something to do, large ones in pieces that keep packing below a few percent. */
-static void choose_grid(product *p) {
-  double work = (double)p->m * (double)p->n * (double)p->k;
-  int64_t most_m = 256, most_n = p->ta == 'T' ? 768 : 384;
-  if (work < 32 << 20) most_m = 128, most_n = 192;
-  if (work < 4 << 20) most_m = 64, most_n = 96;
-  if (work < 1 << 20) most_m = p->m, most_n = p->n;
-  if (p->b_dtype != MS_F32) most_m = 512;
-  p->tile_m = piece(p->m, most_m, 8);
-  p->tile_n = piece(p->n, most_n, 48);
-  p->tile_k = p->b_dtype == MS_F32 ? p->k : piece(p->k, PANEL / p->tile_n, 16);
+/* What to copy: elements i0.. i0+n and t0.. t0+k of x, into panels of `width`, which is at most
+ * VF_LANES or a multiple. What fills up the last one is not read. */
+typedef struct copy {
+  const operand *x;
+  int64_t i0, n, t0, k, width;
+  float *panels;
+} copy;
+
+/* Elements that lie along y's rows or columns: a row of several panels is read at a time. Rows are
+ * stored in order, for the end of one may cover the start of the next. `vectors` of a row of a panel
+ * is a constant where this is inlined. */
+VF_INLINE void copy_rows(const copy *c, int dtype, int64_t panels, int vectors) {
+  int64_t size = dtype == MS_F32 ? 4 : 2, ahead = 8 * c->x->step * size;
+  int64_t apart = panel_size(c->k, c->width), whole = c->n / c->width;
+  for (int64_t t = 0; t < c->k; t++) {
+    const char *from = element(c->x, c->i0, c->t0 + t);
+    float *to = c->panels + t * c->width;
+    for (int64_t j = 0; j < panels; j++, from += c->width * size, to += apart) {
+      int64_t left = j < whole ? c->width : c->n - j * c->width;
+      for (int i = 0; i < vectors; i++) {
+        __builtin_prefetch(from + i * VF_LANES * size + ahead);
+        int64_t n = left - i * VF_LANES;
+        vf_store(to + i * VF_LANES,
+                 n > 0 ? vf_load_weight(from, dtype, i * VF_LANES, n) : vf_set(0));
+      }
+    }
+  }
 }
 
-/* dense[r,c] = b[r,c] of a bf16 matrix with rows `stride` apart. */
-static void widen(float *dense, const uint16_t *b, int64_t rows, int64_t cols, int64_t stride) {
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t c = 0; c < cols; c += VF_LANES) {
-      int64_t n = min(cols - c, VF_LANES);
-      vf_store_n(dense + r * cols + c, vf_load_weight(b + r * stride, MS_BF16, c, n), n);
+/* Turns VF_LANES rows of `deep` elements, of which `rows` are there: beyond, the last one stands for
+ * the others, and ends in lanes that nobody reads. `deep` and dtype are constants where inlined. */
+VF_INLINE void turn(float *to, int64_t width, const char *from, int64_t step, int dtype,
+                    int64_t rows, int64_t deep) {
+  vf v[VF_LANES];
+#pragma GCC unroll 16
+  for (int r = 0; r < VF_LANES; r++) {
+    __builtin_prefetch(from + 8 * VF_LANES);
+    v[r] = vf_load_weight(from, dtype, 0, deep);
+    if (r + 1 < rows) from += step;
+  }
+  vf_transpose(v);
+#pragma GCC unroll 16
+  for (int r = 0; r < VF_LANES; r++)
+    if (r < deep) vf_store(to + r * width, v[r]);
+}
+
+/* Elements that lie along k. */
+VF_INLINE void copy_columns(const copy *c, int dtype, int64_t panel) {
+  float *to = c->panels + panel * panel_size(c->k, c->width);
+  int64_t size = dtype == MS_F32 ? 4 : 2, step = c->x->step * size;
+  int64_t left = min(c->n - panel * c->width, c->width);
+  for (int64_t i = left; i < c->width; i += VF_LANES)
+    for (int64_t t = 0; t < c->k; t++)
+      vf_store_n(to + t * c->width + i, vf_set(0), min(c->width - i, VF_LANES));
+  for (int64_t i = 0; i < left; i += VF_LANES) {
+    const char *from = element(c->x, c->i0 + panel * c->width + i, c->t0);
+    int64_t t = 0;
+    for (; t + VF_LANES <= c->k; t += VF_LANES)
+      turn(to + t * c->width + i, c->width, from + t * size, step, dtype, left - i, VF_LANES);
+    if (t < c->k)
+      turn(to + t * c->width + i, c->width, from + t * size, step, dtype, left - i, c->k - t);
+  }
+}
+
+static void copy_panels(const copy *c, int64_t panels) {
+  if (!c->x->along)
+    for (int64_t j = 0; j < panels; j++) {
+      if (c->x->dtype == MS_F32)
+        copy_columns(c, MS_F32, j);
+      else
+        copy_columns(c, MS_BF16, j);
+    }
+  else if (c->width != COLS)
+    copy_rows(c, MS_F32, panels, 1);
+  else if (c->x->dtype == MS_F32)
+    copy_rows(c, MS_F32, panels, 2);
+  else
+    copy_rows(c, MS_BF16, panels, 2);
+}
+
+/* ---- tiles ---- */
+
+/* A panel as a tile reads it: element (i, t) is at i * across + t * along. */
+typedef struct panel {
+  const float *p;
+  int64_t across, along;
+} panel;
+
+/* y[rows, cols] (+)= sum. `rows` is a constant where this is inlined, here and below. */
+VF_INLINE void put_tile(int rows, vf sum[ROWS][2], float *y, int64_t stride, int64_t cols,
+                        int add) {
+  int64_t n0 = min(cols, VF_LANES), n1 = cols - n0;
+  if (cols == COLS)
+#pragma GCC unroll 14
+    for (int r = 0; r < rows; r++, y += stride) {
+      vf_store(y, add ? vf_load(y) + sum[r][0] : sum[r][0]);
+      vf_store(y + VF_LANES, add ? vf_load(y + VF_LANES) + sum[r][1] : sum[r][1]);
+    }
+  else
+#pragma GCC unroll 14
+    for (int r = 0; r < rows; r++, y += stride) {
+      float *p = y + VF_LANES;
+      vf_store_n(y, add ? vf_load_n(y, n0) + sum[r][0] : sum[r][0], n0);
+      if (n1) vf_store_n(p, add ? vf_load_n(p, n1) + sum[r][1] : sum[r][1], n1);
     }
 }
 
-/* b's part for inner indices k0.. and columns j0..; sets its leading dimension. */
-static const float *panel_of(const product *p, int64_t k0, int64_t k, int64_t j0, int64_t n,
-                             float *panel, int64_t *ld) {
-  int across = p->tb == 'T';
-  int64_t at = across ? j0 * p->ldb + k0 : k0 * p->ldb + j0;
-  *ld = p->ldb;
-  if (p->b_dtype == MS_F32) return (const float *)p->b + at;
-  *ld = across ? k : n;
-  widen(panel, (const uint16_t *)p->b + at, across ? n : k, *ld, p->ldb);
-  return panel;
-}
-
-static dnnl_status_t compute_tile(const product *p, int64_t i0, int64_t j0, float *panel) {
-  int64_t m = min(p->m - i0, p->tile_m), n = min(p->n - j0, p->tile_n);
-  for (int64_t k0 = 0; k0 < p->k; k0 += p->tile_k) {
-    int64_t k = min(p->k - k0, p->tile_k), ldb;
-    const float *b = panel_of(p, k0, k, j0, n, panel, &ldb);
-    const float *a = p->a + (p->ta == 'N' ? i0 * p->lda + k0 : k0 * p->lda + i0);
-    dnnl_status_t st = dnnl_sgemm(p->ta, p->tb, m, n, k, 1.0f, a, p->lda, b, ldb,
-                                  p->add || k0 ? 1.0f : 0.0f, p->y + i0 * p->n + j0, p->n);
-    if (st != dnnl_success) return st;
+/* y[rows, cols] (+)= a panel of a times one of b. a.across, where it is 1, is a constant, too. Every
+ * third row has a pointer: there are not registers for all. */
+VF_INLINE void multiply_panels(int rows, panel a, panel b, int64_t k, float *y, int64_t stride,
+                               int64_t cols, int add) {
+  enum { THIRD = (ROWS + 2) / 3, AHEAD = 12 };
+  vf sum[ROWS][2] = {};
+  const float *q[THIRD];
+  for (int i = 0; i < THIRD; i++) q[i] = a.p + 3 * i * a.across;
+  for (int r = 0; r < rows; r++) {
+    __builtin_prefetch(y + r * stride, 1);
+    __builtin_prefetch(y + r * stride + VF_LANES, 1);
   }
-  return dnnl_success;
+  for (int64_t t = 0; t < k; t++, b.p += b.along) {
+    __builtin_prefetch(q[0] + AHEAD * a.along);
+    __builtin_prefetch(b.p + AHEAD * b.along);
+    __builtin_prefetch(b.p + AHEAD * b.along + VF_LANES);
+    vf b0 = vf_load(b.p), b1 = vf_load(b.p + VF_LANES);
+#pragma GCC unroll 14
+    for (int r = 0; r < rows; r++) {
+      vf x = vf_set(q[r / 3][r % 3 * a.across]);
+      sum[r][0] = vf_fma(x, b0, sum[r][0]);
+      sum[r][1] = vf_fma(x, b1, sum[r][1]);
+    }
+#pragma GCC unroll 5
+    for (int i = 0; i < THIRD; i++) q[i] += a.along;
+  }
+  put_tile(rows, sum, y, stride, cols, add);
 }
 
-enum { NO_MEMORY = 1, LIBRARY_FAILED = 2 };
-
-/* A thread's share: tiles until none is left. */
-static int take_tiles(const product *p, int64_t tiles, int64_t across) {
-  void *panel = NULL;
-  int failed = 0;
-  if (p->b_dtype != MS_F32 &&
-      ms_alloc((size_t)(p->tile_k * p->tile_n) * 4, "widened weights", &panel) != MS_OK)
-    failed = NO_MEMORY;
-#pragma omp for schedule(dynamic) nowait
-  for (int64_t t = 0; t < tiles; t++)
-    if (!failed &&
-        compute_tile(p, t / across * p->tile_m, t % across * p->tile_n, panel) != dnnl_success)
-      failed = LIBRARY_FAILED;
-  ms_free(panel);
-  return failed;
+static void tile(int64_t rows, panel a, panel b, int64_t k, float *y, int64_t stride, int64_t cols,
+                 int add) {
+  panel copied = {a.p, 1, a.along}, found = {a.p, a.across, 1};
+#define CASE(R)                                               \
+  case R:                                                     \
+    if (a.across == 1)                                        \
+      multiply_panels(R, copied, b, k, y, stride, cols, add); \
+    else                                                      \
+      multiply_panels(R, found, b, k, y, stride, cols, add);  \
+    break;
+  switch (rows) { EACH_ROWS(CASE) }
+#undef CASE
 }
 
-/* oneDNN looks for threads itself where no parallel region is active: there it is told that there is
- * one. Errors are reported by the calling thread, whose message is read. */
-static ms_status compute(const product *p) {
-  int64_t across = (p->n + p->tile_n - 1) / p->tile_n;
-  int64_t tiles = (p->m + p->tile_m - 1) / p->tile_m * across;
-  int failed = 0, threads = omp_get_max_threads();
-  if (tiles == 1 || threads == 1) {
-    omp_set_num_threads(1);
-    failed = take_tiles(p, tiles, across);
-    omp_set_num_threads(threads);
+/* ---- blocks ---- */
+
+/* Panel i of a, which is read where it lies or was copied. */
+static panel panel_of_a(const product *p, const block *w, int64_t i) {
+  if (w->a) return (panel){w->a + i * panel_size(w->k, w->rows), 1, w->rows};
+  const float *at = element(&p->a, w->i0 + i * w->rows, w->t0);
+  return p->a.along ? (panel){at, 1, p->a.step} : (panel){at, p->a.step, 1};
+}
+
+static panel panel_of_b(const product *p, const block *w, int64_t j) {
+  if (w->b) return (panel){w->b + j * panel_size(w->k, COLS), 1, COLS};
+  return (panel){element(&p->b, w->j0 + j * COLS, w->t0), 1, p->b.step};
+}
+
+static void multiply_block(const product *p, const block *w) {
+  int64_t high = pieces(w->m, w->rows), wide = pieces(w->n, COLS);
+  /* Short sums are bound by writing: fewer rows at once. */
+  int64_t group = w->k <= 4 * COLS ? 1 : GROUP;
+  for (int64_t first = 0; first < high; first += group)
+    for (int64_t j = 0; j < wide; j++)
+      for (int64_t i = first; i < min(high, first + group); i++)
+        tile(min(w->rows, w->m - i * w->rows), panel_of_a(p, w, i), panel_of_b(p, w, j), w->k,
+             p->y + (w->i0 + i * w->rows) * p->n + w->j0 + j * COLS, p->n,
+             min(COLS, w->n - j * COLS), p->add || w->t0);
+}
+
+/* ---- rectangles ---- */
+
+/* How y is cut: `down` by `across` rectangles, of m by n but for the last ones. */
+typedef struct grid {
+  int64_t m, n, down, across;
+} grid;
+
+/* A rectangle of y, by blocks of the size of `most`. */
+static void multiply_rectangle(const product *p, const grid *g, int64_t number, const block *most) {
+  int64_t i0 = number / g->across * g->m, i1 = min(i0 + g->m, p->m);
+  int64_t j0 = number % g->across * g->n, j1 = min(j0 + g->n, p->n);
+  for (int64_t j = j0; j < j1; j += most->n)
+    for (int64_t t = 0; t < p->k; t += most->k)
+      for (int64_t i = i0; i < i1; i += most->m) {
+        block w = *most;
+        w.i0 = i, w.m = min(w.m, i1 - i);
+        w.j0 = j, w.n = min(w.n, j1 - j);
+        w.t0 = t, w.k = min(w.k, p->k - t);
+        if (w.a) copy_panels(&(copy){&p->a, i, w.m, t, w.k, w.rows, w.a}, pieces(w.m, w.rows));
+        if (w.b && i == i0)
+          copy_panels(&(copy){&p->b, j, w.n, t, w.k, COLS, w.b}, pieces(w.n, COLS));
+        multiply_block(p, &w);
+      }
+}
+
+/* The quickest of the grids with about as many rectangles as there are threads, or, of a large
+ * product, four times as many: a thread that is held up then leaves work to the others. */
+static grid choose_grid(const product *p, int64_t rows, int64_t threads) {
+  int64_t high = pieces(p->m, rows), wide = pieces(p->n, COLS), jobs = threads;
+  double least = 0;
+  grid best = {0};
+  if ((double)p->m * (double)p->n * (double)p->k > (double)threads * 4 * LARGE) jobs *= 4;
+  for (int64_t down = 1; down <= min(jobs, high); down++) {
+    grid g = {pieces(high, down) * rows, pieces(wide, pieces(jobs, down)) * COLS, 0, 0};
+    g.down = pieces(p->m, g.m), g.across = pieces(p->n, g.n);
+    double cost = (double)pieces(g.down * g.across, threads) *
+                  ((double)g.m * (double)g.n + COPYING * (double)(g.m + g.n));
+    if (best.m == 0 || cost < least) best = g, least = cost;
+  }
+  return best;
+}
+
+/* The calling thread's share of the rectangles. */
+static ms_status multiply_share(const product *p, const grid *g, int64_t rows) {
+  int64_t high = pieces(g->m, rows); /* panels of a rectangle, then of a block */
+  high = pieces(high, pieces(g->m, HIGH));
+  block most = {.m = high * rows, .n = min(g->n, WIDE), .k = even(p->k, DEPTH), .rows = rows};
+  int64_t a_size = (high * panel_size(most.k, rows) + 15) / 16 * 16;
+  int64_t b_size = pieces(most.n, COLS) * panel_size(most.k, COLS);
+  void *room;
+  ms_status st = ms_scratch((size_t)(a_size + b_size) * 4, "panels of a matrix product", &room);
+  if (g->n > (p->a.along ? 4 : 8) * COLS) most.a = room;
+  if (p->b.dtype != MS_F32 || !p->b.along || p->n % COLS || g->m > 8 * ROWS)
+    most.b = (float *)room + a_size;
+  int64_t jobs = g->down * g->across, id = omp_get_thread_num();
+  if (jobs <= omp_get_num_threads()) { /* the same ones in the next call: caches are warm */
+    if (id < jobs && st == MS_OK) multiply_rectangle(p, g, id, &most);
   } else {
-#pragma omp parallel reduction(| : failed)
-    failed = take_tiles(p, tiles, across);
+#pragma omp for schedule(dynamic) nowait
+    for (int64_t job = 0; job < jobs; job++)
+      if (st == MS_OK) multiply_rectangle(p, g, job, &most);
   }
-  if (failed & NO_MEMORY)
-    return MS_FAIL(MS_ENOMEM, "GEMM: no memory for %lld x %lld widened weights",
-                   (long long)p->tile_k, (long long)p->tile_n);
-  if (failed)
-    return MS_FAIL(MS_EDEVICE, "GEMM %lld x %lld x %lld: oneDNN failed", (long long)p->m,
-                   (long long)p->n, (long long)p->k);
-  return MS_OK;
+  return st;
 }
 
-/* y[m,n] = a b, in the order of BLAS. */
-static ms_status multiply(char ta, char tb, int64_t m, int64_t n, int64_t k, const float *a,
-                          int64_t lda, const void *b, int b_dtype, int64_t ldb, int add, float *y) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  product p = {ta, tb, m, n, k, a, b, b_dtype, add, y, lda, ldb, 0, 0, 0};
-  pthread_once(&once, cap_library);
-  choose_grid(&p);
-  return compute(&p);
+static ms_status multiply(product p) {
+  if (p.k == 0 && !p.add) memset(p.y, 0, (size_t)(p.m * p.n) * 4);
+  if (p.m == 0 || p.n == 0 || p.k == 0) return MS_OK;
+  int64_t rows = even(p.m, ROWS);
+  double work = (double)p.m * (double)p.n * (double)p.k;
+  int64_t threads = work < SERIAL ? 1 : omp_get_max_threads();
+  grid g = choose_grid(&p, rows, threads);
+  if (threads == 1) return multiply_share(&p, &g, rows);
+  int failed = 0;
+#pragma omp parallel reduction(| : failed)
+  failed = multiply_share(&p, &g, rows) != MS_OK;
+  return failed ? MS_FAIL(MS_ENOMEM, "no memory for the panels of a matrix product") : MS_OK;
 }
 
 ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
                             int64_t rows, int64_t in, int64_t out, int add) {
   if (rows <= MS_FEW_ROWS) return MS_KERNEL(linear_few)(y, x, w, w_dtype, rows, in, out, add);
-  return multiply('N', 'T', rows, out, in, x, in, w, w_dtype, in, add, y);
+  return multiply((product){{x, in, MS_F32, 0}, {w, in, w_dtype, 0}, y, rows, out, in, add});
 }
 
 ms_status MS_KERNEL(linear_dx)(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
                                int64_t rows, int64_t in, int64_t out, int add) {
-  return multiply('N', 'N', rows, in, out, dy, out, w, w_dtype, in, add, dx);
+  if (rows <= MS_FEW_ROWS) return MS_KERNEL(linear_dx_few)(dx, dy, w, w_dtype, rows, in, out, add);
+  return multiply((product){{dy, out, MS_F32, 0}, {w, in, w_dtype, 1}, dx, rows, in, out, add});
 }
 
 ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, const float *dy, const float *x,
                                int64_t rows, int64_t in, int64_t out, int add) {
-  return multiply('T', 'N', out, in, rows, dy, out, x, MS_F32, in, add, dw);
+  return multiply((product){{dy, out, MS_F32, 1}, {x, in, MS_F32, 1}, dw, out, in, rows, add});
 }

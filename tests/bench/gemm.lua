@@ -1,22 +1,37 @@
---- Matrix products against oneDNN's own threaded sgemm, interleaved in one run.
----   luajit tests/bench/gemm.lua [threads] [seconds per shape] [pattern of shapes]
---- Columns: our GFLOP/s, the library's (medians; in brackets the best), and the median of the
---- ratios of neighbouring runs. On a busy machine only the ratios mean something.
+--- Matrix products against a library's threaded sgemm, interleaved in one run.
+--   luajit tests/bench/gemm.lua [threads] [seconds per shape] [pattern of shapes] [library]
+-- The library is oneDNN (Debian: libdnnl2), or openblas (libopenblas0-openmp; it reads
+-- OPENBLAS_CORETYPE and OPENBLAS_NUM_THREADS when it is loaded). Columns: our GFLOP/s, the library's
+-- (medians; in brackets the best), and the median of the ratios of neighbouring runs. On a busy
+-- machine only the ratios mean something. MS_CPU caps our instruction set, ONEDNN_MAX_CPU_ISA its.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
 local tools = require 'tests.tools'
+local pointer = require('moonstill.tensor').pointer
 
 local threads, seconds = tonumber(arg[1]) or 2, tonumber(arg[2]) or 1
-local only = arg[3]
+local only, library = arg[3], arg[4] or 'dnnl'
 assert(C.ms_threads_set(threads) == 0)
 
 ffi.cdef [[
 int dnnl_sgemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+  const float *b, int ldb, float beta, float *c, int ldc);
 int posix_memalign(void **p, size_t align, size_t bytes);
 ]]
-local dnnl = ffi.load 'dnnl'
+local loaded = ffi.load(library)
+
+-- y = a b in row-major form, of m x n and k; 'T' where an operand is stored transposed.
+local function peer(ta, tb, m, n, k, a, lda, b, ldb, y)
+  if library == 'dnnl' then
+    loaded.dnnl_sgemm(ta:byte(), tb:byte(), m, n, k, 1, a, lda, b, ldb, 0, y, n)
+  else
+    local code = { N = 111, T = 112 }
+    loaded.cblas_sgemm(101, code[ta], code[tb], m, n, k, 1, a, lda, b, ldb, 0, y, n)
+  end
+end
 local device = ms.device.open 'cpu'
 
 local function buffer(n)
@@ -50,9 +65,13 @@ local function timed(f)
   return clock() - start
 end
 
--- Runs ours and theirs in turn for `seconds`.
-local function compare(work, ours, theirs)
+-- Runs ours and theirs in turn for `seconds`; small products several times, for the clock's sake.
+local function compare(work, once, theirs_once)
+  local times = math.ceil(2e7 / work)
+  local function ours() for _ = 1, times do once() end end
+  local function theirs() for _ = 1, times do theirs_once() end end
   local a, b, ratio = {}, {}, {}
+  work = work * times
   for _ = 1, 3 do ours() theirs() end
   local stop = C.ms_clock() + seconds
   repeat
@@ -73,29 +92,36 @@ local function report(name, ...)
   smallest = math.min(smallest, ratio)
 end
 
+-- The C function itself: the library is called so, too.
+local function ours(f, ...)
+  local tensors = { ... }
+  local y, a, b = pointer(tensors[1]), pointer(tensors[2]), pointer(tensors[3])
+  return function() return tensors, f(y, a, b, 0) end
+end
+
 local forms = {
   F = function(rows, inner, out, dtype)
     local x, w = tensor('f32', rows, inner), tensor(dtype, out, inner)
     local y = tensor('f32', rows, out)
     local a, b, c = buffer(rows * inner), buffer(out * inner), buffer(rows * out)
-    return function() ms.ops.linear(y, x, w) end, function()
-      dnnl.dnnl_sgemm(78, 84, rows, out, inner, 1, a, inner, b, inner, 0, c, out)
+    return ours(C.ms_linear, y, x, w), function()
+      peer('N', 'T', rows, out, inner, a, inner, b, inner, c)
     end, { a, b, c }
   end,
   D = function(rows, inner, out, dtype)
     local dy, w = tensor('f32', rows, out), tensor(dtype, out, inner)
     local dx = tensor('f32', rows, inner)
     local a, b, c = buffer(rows * out), buffer(out * inner), buffer(rows * inner)
-    return function() ms.ops.linear_dx(dx, dy, w) end, function()
-      dnnl.dnnl_sgemm(78, 78, rows, inner, out, 1, a, out, b, inner, 0, c, inner)
+    return ours(C.ms_linear_dx, dx, dy, w), function()
+      peer('N', 'N', rows, inner, out, a, out, b, inner, c)
     end, { a, b, c }
   end,
   W = function(rows, inner, out)
     local dy, x = tensor('f32', rows, out), tensor('f32', rows, inner)
     local dw = tensor('f32', out, inner)
     local a, b, c = buffer(rows * out), buffer(rows * inner), buffer(out * inner)
-    return function() ms.ops.linear_dw(dw, dy, x) end, function()
-      dnnl.dnnl_sgemm(84, 78, out, inner, rows, 1, a, out, b, inner, 0, c, inner)
+    return ours(C.ms_linear_dw, dw, dy, x), function()
+      peer('T', 'N', out, inner, rows, a, out, b, inner, c)
     end, { a, b, c }
   end,
 }
@@ -109,7 +135,7 @@ local shapes = { { 512, 576, 1536 }, { 512, 896, 896 }, { 512, 896, 4864 }, { 51
                  { 512, 64, 512 } }
 
 print(('%d threads, %s; tokens x in x out'):format(threads, ffi.string(C.ms_cpu_isa())))
-print '                                ours          oneDNN    ratio  of bests'
+print '                                ours         library    ratio  of bests'
 for _, dtype in ipairs { 'f32', 'bf16' } do
   for _, s in ipairs(shapes) do
     for _, form in ipairs { 'F', 'D', 'W' } do

@@ -91,7 +91,7 @@ describe('the command line', function()
     has(out, 'key=value')
     status, out = moonstill '--version'
     assert.equal(0, status)
-    for _, name in ipairs { 'moonstill ', 'LuaJIT ', 'oneDNN ', 'libedit ', 'CPU kernels ' } do has(out, name) end
+    for _, name in ipairs { 'moonstill ', 'LuaJIT ', 'xxHash ', 'libedit ', 'CPU kernels ' } do has(out, name) end
   end)
   it('ends with 130 after Ctrl-C, watched or not', function()
     -- a background process of a shell ignores SIGINT: the shell's own trap is not inherited

@@ -29,6 +29,11 @@ local products = {
   { 200, 896, 128 }, { 256, 64, 1024 }, { 300, 65, 1000 }, { 512, 576, 192 }, { 777, 48, 50 },
   { 1024, 32, 96 }, { 2000, 16, 24 }, { 6, 8000, 6 }, { 40, 40, 3000 }, { 3000, 40, 40 } }
 
+local function rows_of(t, first, n)
+  local _, cols = t:shape()
+  return t:view(first * cols, n, cols)
+end
+
 kernels.on_devices('any number of threads gives the same', function(case, device)
   for _, p in ipairs(products) do
     local rows, inner, out = unpack(p)
@@ -44,6 +49,37 @@ kernels.on_devices('any number of threads gives the same', function(case, device
       end
       same('linear_dw', function() ms.ops.linear_dw(dw, dy, x) return kernels.bits(dw) end)
     end)
+  end
+
+  -- Packing, micro-batches and chunks of the head change how many rows and columns stand together.
+  for _, p in ipairs { { 700, 600, 300 }, { 61, 1100, 90 }, { 150, 40, 1200 } } do
+    local rows, inner, out = unpack(p)
+    case(('part of a product %dx%dx%d is the same as in the whole'):format(rows, inner, out),
+      function(make)
+        local x = make('f32', tools.values(rows * inner, 1), rows, inner)
+        local w = make('f32', tools.values(out * inner, 2), out, inner)
+        local dy = make('f32', tools.values(rows * out, 3), rows, out)
+        local y, dx = make('f32', nil, rows, out), make('f32', nil, rows, inner)
+        local dw = make('f32', nil, out, inner)
+        ms.ops.linear(y, x, w)
+        ms.ops.linear_dx(dx, dy, w)
+        ms.ops.linear_dw(dw, dy, x)
+        for _, part in ipairs { { 0, 9 }, { 7, 50 }, { 13, 33 } } do
+          local first, n = unpack(part)
+          local y1, dx1 = make('f32', nil, n, out), make('f32', nil, n, inner)
+          ms.ops.linear(y1, rows_of(x, first, n), w)
+          assert.equal(kernels.bits(rows_of(y, first, n)), kernels.bits(y1))
+          ms.ops.linear_dx(dx1, rows_of(dy, first, n), w)
+          assert.equal(kernels.bits(rows_of(dx, first, n)), kernels.bits(dx1))
+          -- y's columns, and dw's rows
+          local y2 = make('f32', nil, rows, n)
+          ms.ops.linear(y2, x, rows_of(w, first, n))
+          local whole, few = kernels.doubles(y), kernels.doubles(y2)
+          for r = 0, rows - 1 do
+            for o = 0, n - 1 do assert(whole[r * out + first + o] == few[r * n + o]) end
+          end
+        end
+      end)
   end
 
   for _, s in ipairs { { { 0, 300 }, 6, 2, 64, 0 }, { { 0, 100, 130, 420 }, 9, 3, 64, 0 },
