@@ -236,6 +236,19 @@ describe('a run', function()
     finished(1, 'output=' .. out, 'max_steps=3')
   end)
 
+  it('leaves the folder free when it cannot be opened', function()
+    local ms = require 'moonstill'
+    local model = ms.model.create(require('tests.models').config(), 1, { train = true })
+    local cfg = { output = folder .. '/unopened', resume = true, optim = { lr = 1 } }
+    local data = { steps = function() return { { { 1 } } } end }
+    for _ = 1, 2 do
+      local ok, why = pcall(ms.run.open, cfg, { student = model, data = data, quiet = true })
+      assert.is_false(ok)
+      assert.truthy(why:find('no complete checkpoint', 1, true), why)
+    end
+    model:free()
+  end)
+
   it('says what of its state a checkpoint cannot hold, with all else saved', function()
     local out = folder .. '/unfit'
     local status, _, err = start(1, 'output=' .. out, 'unfit_at=6') -- no checkpoint is due there

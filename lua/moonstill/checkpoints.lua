@@ -1,0 +1,166 @@
+--- The folder `checkpoints` of a run, `step-00000200` and so on: what is kept there, and how a run
+--- goes on from it.
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+local optimizer = require 'moonstill.optimizer'
+local tally = require 'moonstill.tally'
+local text = require 'moonstill.text'
+
+local M = {}
+
+-- Folders of checkpoints and what a kill left of them, oldest first.
+local function list_checkpoints(path)
+  local steps, rest = {}, {}
+  if C.ms_path_kind(path) ~= 2 then return steps, rest end
+  local out = ffi.new 'char *[1]'
+  check(C.ms_dir_list(path, out))
+  for name in text(out[0]):gmatch '[^\n]+' do
+    if name:find '^step%-%d+$' then
+      steps[#steps + 1] = tonumber(name:match '%d+')
+    elseif name:find '^step%-%d+%.' then -- step-7.PID.tmp, and the model's temporary beside it
+      rest[#rest + 1] = name
+    end
+  end
+  table.sort(steps)
+  return steps, rest
+end
+
+-- Renamed before it is removed: what a kill leaves half removed must not look like a checkpoint.
+local function remove_checkpoint(path)
+  local old = path .. '.0.old'
+  local ok, why = os.rename(path, old)
+  if not ok then error(why, 0) end
+  check(C.ms_dir_remove(old))
+end
+
+--- Removes all but the last `run.keep` checkpoints, and at least one is kept.
+function M.prune(run)
+  local steps = list_checkpoints(run.checkpoints)
+  for i = 1, #steps - math.max(1, run.keep) do remove_checkpoint(run:checkpoint_path(steps[i])) end
+end
+
+--- Removes what killed processes left of checkpoints that they were writing.
+function M.clean(run)
+  local _, rest = list_checkpoints(run.checkpoints)
+  for _, name in ipairs(rest) do check(C.ms_dir_remove(run.checkpoints .. '/' .. name)) end
+end
+
+-- what a checkpoint holds of the run -------------------------------------------------------------
+
+-- Counters of the run itself: without them a checkpoint is none.
+local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
+  total = true, skips = true, skipped = true, empty = true }
+
+-- Takes out of the state what JSON cannot hold; returns what that was, or nil.
+local function drop_unfit(state)
+  local words = {}
+  for _ = 1, 100 do -- what is left may show new ones
+    local found = json.unfit(state, 'run.state')
+    if not found then break end
+    for _, f in ipairs(found) do
+      words[#words + 1] = ('%s is %s'):format(f.path, f.why)
+      if f.holder == state and VITAL[f.key] then
+        error(('run: %s: this value is the run\'s own'):format(words[#words]), 0)
+      end
+      f.holder[f.key] = json.is_array(f.holder) and type(f.key) == 'number' and json.null or nil
+    end
+  end
+  return words[1] and table.concat(words, ', ')
+end
+
+--- The run as JSON, and in words what of its state is left out because JSON cannot hold it.
+--- @return string, string? # nil where nothing is
+function M.encode(run)
+  local unfit = drop_unfit(run.state)
+  return json.encode { run = run.state, config = run.cfg, epoch_steps = #run.plan,
+    data = run.fingerprint }, unfit
+end
+
+-- going on ---------------------------------------------------------------------------------------
+
+-- Keys that may change between a run and its resume without a word.
+local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
+  output = true, checkpoint = true }
+
+local function note_changes(run, old)
+  for _, key in ipairs(tally.sorted_keys(run.cfg, old)) do
+    if not free_to_change[key] and json.encode(run.cfg[key]) ~= json.encode(old[key]) then
+      run:say(("note: '%s' is not what the checkpoint was made with: %s, not %s"):format(key,
+        json.encode(run.cfg[key]), json.encode(old[key])))
+    end
+  end
+end
+
+local function resume_from(run, path)
+  local saved = json.decode(run.optimizer:read(path, run.student), path)
+  if type(saved.run) ~= 'table' or type(saved.run.step) ~= 'number' then
+    error(path .. ': not the checkpoint of a run', 0)
+  end
+  note_changes(run, saved.config or {})
+  if saved.data and run.fingerprint and saved.data ~= run.fingerprint then
+    error(('%s: its training data is not this one (fingerprint %s, now %s): samples, or how they '
+      .. 'become tokens, have changed. The old data goes on from here; resume=false begins anew')
+      :format(path, saved.data, run.fingerprint), 0)
+  end
+  local state = saved.run
+  state.total = run.state.total
+  run.state, run.saved = state, state.step
+  if #run:plan_epoch(state.epoch) ~= saved.epoch_steps then
+    error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed')
+      :format(path, saved.epoch_steps, #run.plan), 0)
+  end
+  run:say(('resumed after step %d of %d from %s'):format(state.step, state.total, path))
+end
+
+local function set_aside(run)
+  for _, name in ipairs { 'checkpoints', 'metrics.jsonl' } do
+    local path = run.output .. '/' .. name
+    if C.ms_path_kind(path) ~= 0 then
+      check(C.ms_dir_remove(path .. '.old'))
+      local ok, why = os.rename(path, path .. '.old')
+      if not ok then error(why, 0) end
+      run:say(('resume=false: what was in %s is now in %s.old'):format(path, path))
+    end
+  end
+end
+
+-- Checkpoints after the one that a run was told to go on from are of another future.
+local function set_later_aside(run)
+  local steps = list_checkpoints(run.checkpoints)
+  for _, step in ipairs(steps) do
+    if step > run.state.step then
+      local path = run:checkpoint_path(step)
+      local aside = ('%s.old/step-%08d'):format(run.checkpoints, step)
+      check(C.ms_dir_make(run.checkpoints .. '.old'))
+      check(C.ms_dir_remove(aside))
+      local ok, why = os.rename(path, aside)
+      if not ok then error(why, 0) end
+      run:say(('%s is now %s'):format(path, aside))
+    end
+  end
+end
+
+--- Brings the run and its student to where a checkpoint was made: the newest, or the one that
+--- `cfg.resume` names. With `resume = false` what is in the folder is put aside.
+function M.resume(run)
+  local wanted = run.cfg.resume
+  if wanted == nil then wanted = 'auto' end
+  if wanted == false then return set_aside(run) end
+  local path = wanted
+  if wanted == true or wanted == 'auto' then path = optimizer.find(run.checkpoints) end
+  if not path then
+    local where = run.checkpoints
+    if wanted == true then error('run: resume=true, but no complete checkpoint in ' .. where, 0) end
+    if #list_checkpoints(where) > 0 then
+      error(('run: no checkpoint in %s is complete; resume=false begins anew'):format(where), 0)
+    end
+    return
+  end
+  resume_from(run, path)
+  if path == wanted then set_later_aside(run) end
+  M.prune(run) -- a kill may have come between a checkpoint and its pruning
+end
+
+return M

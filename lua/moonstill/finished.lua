@@ -1,0 +1,43 @@
+--- finished.json in a run's output folder says of which step the student is, and what was validated
+--- after it, so that a run which is started again after its end finds nothing left to do. It is
+--- removed before a next step.
+local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local json = require 'moonstill.json'
+
+local M = {}
+
+local function marker_path(run) return run.output .. '/finished.json' end
+
+local function read_marker(run)
+  local path = marker_path(run)
+  if C.ms_path_kind(path) ~= 1 then return nil end
+  local ok, marker = pcall(json.read, path)
+  return ok and type(marker) == 'table' and marker or nil
+end
+
+--- Makes the run a finished one when its student is there, for its last step; otherwise there is
+--- something left to do.
+function M.look(run)
+  local marker, state = read_marker(run), run.state
+  local whole = marker and marker.step == state.step and state.step >= state.total
+    and C.ms_path_kind(run.student_path .. '/config.json') == 1
+  if whole then
+    run.finished, run.validated = true, marker.validations or {}
+    run:say(('finished already after %d steps: the student is in %s; resume=false begins anew')
+      :format(state.step, run.student_path))
+  elseif marker or C.ms_path_kind(marker_path(run)) ~= 0 then
+    check(C.ms_dir_remove(marker_path(run)))
+  end
+end
+
+function M.write(run)
+  local list, last = {}, run.last_validations
+  for _, v in ipairs(last and last.step == run.state.step and last or {}) do
+    if v.key then list[#list + 1] = { key = v.key, result = v.result } end
+  end
+  json.write(marker_path(run), { step = run.state.step, student = 'student',
+    validations = json.array(list) }, { indent = 2 })
+end
+
+return M

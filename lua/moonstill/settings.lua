@@ -1,0 +1,52 @@
+--- The settings that runs read from a configuration: what they are when it does not say, and which
+--- values they may have.
+local check = require 'moonstill.check'
+local options = require 'moonstill.options'
+local optimizer = require 'moonstill.optimizer'
+
+local M = {}
+
+local DEFAULT = {
+  batch = { tokens = 8192, micro_tokens = 2048 },
+  optim = { max_skips = 5 },
+  checkpoint = { every = 200, keep = 2 },
+}
+
+--- @param cfg table
+--- @param group '"batch"'|'"optim"'|'"checkpoint"'
+--- @param key string
+--- @return any
+function M.get(cfg, group, key)
+  local value = cfg[group] and cfg[group][key]
+  if value == nil then value = DEFAULT[group][key] end
+  return value
+end
+
+-- Settings that are integers, with the least that each may be. every: 0 saves at the end only.
+local INTEGERS = { { 'batch', 'tokens', 1 }, { 'batch', 'micro_tokens', 1 },
+  { 'checkpoint', 'every', 0 }, { 'checkpoint', 'keep', 0 }, { 'optim', 'max_skips', 1 } }
+
+--- An error when a run cannot be made of this configuration.
+--- @param level integer whom to blame, as in `error`
+function M.check(cfg, level)
+  for _, group in ipairs { 'batch', 'checkpoint' } do
+    options.known('run.open: ' .. group, DEFAULT[group], cfg[group], level + 1)
+  end
+  options.known('run.open: optim', optimizer.keys, cfg.optim, level + 1)
+  for _, s in ipairs(INTEGERS) do
+    check.integer('run.open', s[1] .. '.' .. s[2], M.get(cfg, s[1], s[2]), s[3], check.EXACT,
+      level + 1)
+  end
+  for _, name in ipairs { 'seed', 'max_steps' } do
+    if cfg[name] ~= nil then
+      check.integer('run.open', name, cfg[name], 0, check.EXACT, level + 1)
+    end
+  end
+  local epochs = cfg.epochs or 1
+  if type(epochs) ~= 'number' or not (epochs >= 0 and epochs < math.huge) then
+    error(('run.open: epochs = %s, expected a number from 0 on'):format(tostring(epochs)),
+      level + 1)
+  end
+end
+
+return M
