@@ -141,8 +141,8 @@ for _, dtype in ipairs { 'f32', 'bf16' } do
     for _, form in ipairs { 'F', 'D', 'W' } do
       local name = ('%dx%dx%d %s %s'):format(s[1], s[2], s[3], form, dtype)
       if (dtype == 'f32' or form ~= 'W') and (not only or name:find(only)) then
-        local ours, theirs, hold = forms[form](s[1], s[2], s[3], dtype)
-        report(name, compare(2 * s[1] * s[2] * s[3], ours, theirs))
+        local mine, theirs, hold = forms[form](s[1], s[2], s[3], dtype)
+        report(name, compare(2 * s[1] * s[2] * s[3], mine, theirs))
         for _, p in ipairs(hold) do ffi.C.free(p) end
         collectgarbage()
       end
