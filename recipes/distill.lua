@@ -22,8 +22,8 @@ local cfg = ms.config({
     target = ms.one_of(ms.kd.targets), k = ms.option(64, nil, 'integer'),
     tail = ms.one_of(ms.kd.tails), on = ms.one_of(ms.kd.positions),
     t_scale = ms.option('auto', nil, 'auto|false|number'), beta = 0.5, lambda = 0.1, alpha = 0.5 },
-  optim = { lr = 2e-5, warmup = 0.03, final = 0, clip = 1, weight_decay = 0,
-    beta1 = 0.9, beta2 = 0.999,
+  optim = { lr = ms.option(2e-5, 'at the peak; small models want more, up to 1e-2 at 0.5 M'),
+    warmup = 0.03, final = 0, clip = 1, weight_decay = 0, beta1 = 0.9, beta2 = 0.999,
     schedule = ms.one_of(ms.schedule.names, 'cosine', 'of the learning rate'),
     decay = ms.option(0.2, 'wsd: share of the steps (below 1), or steps, in which lr falls') },
   checkpoint = { every = ms.option(200, nil, 'integer'), keep = ms.option(2, nil, 'integer') },
@@ -33,6 +33,8 @@ local cfg = ms.config({
   smoke = ms.smoke.distill })
 if not cfg.student and cfg.layers == 0 then
   ms.config.refuse "'student' must be given, or 'layers' to make one of the teacher's"
+elseif cfg.student and cfg.layers ~= 0 then
+  ms.config.refuse "'layers' makes a student of the teacher's layers: not beside 'student'"
 end
 
 -- Before any weights: a student that reads other tokens than its teacher cannot learn from it.

@@ -91,6 +91,10 @@ for _, name in ipairs(recipes) do
           'data.train=' .. made .. 'valid.jsonl')
         assert.equal(2, status)
         assert.truthy(why:find("'student' must be given, or 'layers'", 1, true), why)
+        status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
+          'student=' .. made .. 'teacher/student', 'data.train=' .. made .. 'valid.jsonl')
+        assert.equal(2, status)
+        assert.truthy(why:find("not beside 'student'", 1, true), why)
       end)
 
       it('hands on what objectives, optimiser and schedule are told', function()
