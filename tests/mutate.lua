@@ -70,9 +70,12 @@ local function configure()
   return build
 end
 
-local function passes(spec)
-  return run(('timeout %d tests/run tests/spec/%s_spec.lua'):format(TIMEOUT, spec))
+-- `learn` is tests/spec/learn_spec.lua, `gemm.c` is tests/c/gemm.c.
+local function file_of(spec)
+  return spec:find '%.c$' and 'tests/c/' .. spec or ('tests/spec/%s_spec.lua'):format(spec)
 end
+
+local function passes(spec) return run(('timeout %d tests/run %s'):format(TIMEOUT, file_of(spec))) end
 
 --- Every spec that is to notice something must pass as long as nothing is broken.
 local function check_specs(list)
@@ -80,7 +83,7 @@ local function check_specs(list)
   for _, m in ipairs(list) do
     for _, spec in ipairs(m.specs) do
       if not seen[spec] and not passes(spec) then
-        fail('%s_spec.lua fails with nothing broken; see %s/log', spec, tree)
+        fail('%s fails with nothing broken; see %s/log', file_of(spec), tree)
       end
       seen[spec] = true
     end

@@ -7,8 +7,28 @@ local elements = { 'ops_elements', 'decoder' }
 local attention = { 'attention', 'decoder' }
 local head = { 'head' }
 local files = { 'safetensors', 'model_config', 'weights' }
+local products = { 'gemm', 'gemm.c' }
 
 return {
+  -- matrix products ---------------------------------------------------------------------------
+  { name = 'the second piece of a sum overwrites the first', file = 'kernels/cpu/gemm.c',
+    specs = products, old = 'p->add || w->t0)', new = 'p->add)' },
+  { name = 'a last panel of rows is read past its end', file = 'kernels/cpu/gemm.c',
+    specs = { 'gemm.c' }, old = 'if (r + 1 < rows) from += step;', new = 'from += step;' },
+  { name = 'a last panel of columns is read past its end', file = 'kernels/cpu/gemm.c',
+    specs = { 'gemm.c' }, old = 'int64_t left = j < whole ? c->width : c->n - j * c->width;',
+    new = 'int64_t left = c->width;' },
+  { name = 'the right half of a last tile is not stored', file = 'kernels/cpu/gemm.c',
+    specs = products, old = 'if (n1) vf_store_n(p,', new = 'if (0) vf_store_n(p,' },
+  { name = 'a thread writes beyond its rectangle', file = 'kernels/cpu/gemm.c', specs = products,
+    old = 'w.j0 = j, w.n = min(w.n, j1 - j);', new = 'w.j0 = j;' },
+  { name = 'sums are cut by the number of rows', file = 'kernels/cpu/gemm.c',
+    specs = { 'threads' }, old = '.k = even(p->k, DEPTH)', new = '.k = even(p->k, min(g->m, DEPTH))' },
+  { name = 'few rows backward without the last weight rows', file = 'kernels/cpu/linear_few.c',
+    specs = products, old = 'for (; o < out; o++)', new = 'for (; 0;)' },
+  { name = 'few rows forward add to nothing', file = 'kernels/cpu/linear_few.c', specs = products,
+    old = '*p = add ? *p + value : value;', new = '*p = value;' },
+
   -- forward ----------------------------------------------------------------------------------
   { name = 'no rope', file = 'core/model/decoder.c', specs = decoder,
     old = 'if (!c->rotary) return MS_OK;', new = 'return MS_OK;' },
