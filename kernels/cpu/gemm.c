@@ -293,8 +293,10 @@ static grid choose_grid(const product *p, int64_t rows, int64_t threads) {
   return best;
 }
 
-/* The calling thread's share of the rectangles. */
-static ms_status multiply_share(const product *p, const grid *g, int64_t rows) {
+/* The rectangles of one of the threads, which may be the caller alone: whether that one is in a
+ * parallel region of its own makes no difference. */
+static ms_status multiply_share(const product *p, const grid *g, int64_t rows, int64_t id,
+                                int64_t threads) {
   int64_t high = pieces(g->m, rows); /* panels of a rectangle, then of a block */
   high = pieces(high, pieces(g->m, HIGH));
   block most = {.m = high * rows, .n = min(g->n, WIDE), .k = even(p->k, DEPTH), .rows = rows};
@@ -305,9 +307,10 @@ static ms_status multiply_share(const product *p, const grid *g, int64_t rows) {
   if (g->n > (p->a.along ? 4 : 8) * COLS) most.a = room;
   if (p->b.dtype != MS_F32 || !p->b.along || p->n % COLS || g->m > 8 * ROWS)
     most.b = (float *)room + a_size;
-  int64_t jobs = g->down * g->across, id = omp_get_thread_num();
-  if (jobs <= omp_get_num_threads()) { /* the same ones in the next call: caches are warm */
-    if (id < jobs && st == MS_OK) multiply_rectangle(p, g, id, &most);
+  int64_t jobs = g->down * g->across;
+  if (jobs <= threads || threads == 1) { /* the same ones in the next call: caches are warm */
+    for (int64_t job = id; job < jobs && st == MS_OK; job += threads)
+      multiply_rectangle(p, g, job, &most);
   } else {
 #pragma omp for schedule(dynamic) nowait
     for (int64_t job = 0; job < jobs; job++)
@@ -323,10 +326,10 @@ static ms_status multiply(product p) {
   double work = (double)p.m * (double)p.n * (double)p.k;
   int64_t threads = work < SERIAL ? 1 : omp_get_max_threads();
   grid g = choose_grid(&p, rows, threads);
-  if (threads == 1) return multiply_share(&p, &g, rows);
+  if (threads == 1) return multiply_share(&p, &g, rows, 0, 1);
   int failed = 0;
 #pragma omp parallel reduction(| : failed)
-  failed = multiply_share(&p, &g, rows) != MS_OK;
+  failed = multiply_share(&p, &g, rows, omp_get_thread_num(), omp_get_num_threads()) != MS_OK;
   return failed ? MS_FAIL(MS_ENOMEM, "no memory for the panels of a matrix product") : MS_OK;
 }
 
