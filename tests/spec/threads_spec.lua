@@ -163,3 +163,16 @@ kernels.on_devices('any number of threads gives the same', function(case, device
     end)
   end)
 end)
+
+-- OpenMP's threads may wait in the library's code when a Lua state that loaded it is closed.
+it('the library stays loaded', function()
+  local script = tools.write(tools.folder() .. '/load.lua', [[
+    local lib = require 'ffi'.load(os.getenv 'MS_LIB')
+    lib = nil
+    collectgarbage() collectgarbage()
+    local loaded = false
+    for line in io.lines '/proc/self/maps' do loaded = loaded or line:find 'libmoonstill' ~= nil end
+    assert(loaded, 'the library was unloaded')]])
+  local status, _, err = tools.run('luajit ' .. tools.quote(script))
+  assert.same({ 0, '' }, { status, err })
+end)
