@@ -28,6 +28,15 @@ return {
     specs = products, old = 'for (; o < out; o++)', new = 'for (; 0;)' },
   { name = 'few rows forward add to nothing', file = 'kernels/cpu/linear_few.c', specs = products,
     old = '*p = add ? *p + value : value;', new = '*p = value;' },
+  { name = 'bf16 columns copied as if they were f32', file = 'kernels/cpu/gemm.c', specs = products,
+    old = '        copy_columns(c, MS_BF16, j);', new = '        copy_columns(c, MS_F32, j);' },
+  { name = 'few rows forward without the last weight row', file = 'kernels/cpu/linear_few.c',
+    specs = products, old = 'int64_t end = min(o0 + VF_LANES, out),',
+    new = 'int64_t end = min(o0 + VF_LANES, out - 1),' },
+  { name = 'a product in a caller\'s parallel region is done by one thread',
+    file = 'kernels/cpu/gemm.c', specs = { 'products.c' },
+    old = 'return multiply_share(&p, &g, rows, 0, 1);',
+    new = 'return multiply_share(&p, &g, rows, omp_get_thread_num(), omp_get_num_threads());' },
 
   -- forward ----------------------------------------------------------------------------------
   { name = 'no rope', file = 'core/model/decoder.c', specs = decoder,
