@@ -24,7 +24,7 @@ describe('tests/mutations.lua', function()
   it('names specs that exist', function()
     for _, m in ipairs(list) do
       for _, spec in ipairs(m.specs) do
-        local path = 'tests/spec/' .. spec .. '_spec.lua'
+        local path = spec:find '%.c$' and 'tests/c/' .. spec or 'tests/spec/' .. spec .. '_spec.lua'
         assert.truthy(tools.exists(path), m.name .. ': ' .. path)
       end
     end
