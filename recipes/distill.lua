@@ -50,6 +50,7 @@ else
   student = ms.model.shrink(teacher, held)
 end
 
+cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student, teacher)
 local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
 local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
 local how = { objective = cfg.kd.objective, temperature = cfg.kd.temperature, on = cfg.kd.on,

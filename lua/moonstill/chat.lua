@@ -221,7 +221,8 @@ end
 
 local function add_messages(chat, messages)
   if chat.markup ~= 'chatml' then
-    error('messages need a tokenizer with ' .. START .. ' and ' .. END, 0)
+    error(('messages are written as ChatML, and this tokenizer has no %s and %s: give prompts and '
+      .. 'answers, or texts, in columns of their own'):format(START, END), 0)
   end
   if not json.is_array(messages) or #messages == 0 then error('messages are no list', 0) end
   for i, message in ipairs(messages) do
@@ -331,6 +332,21 @@ function methods:vocab(...)
   for i = 1, select('#', ...) do
     local x = (select(i, ...))
     least = math.min(least, type(x) == 'number' and x or x:info().vocab)
+  end
+  return least
+end
+
+--- The longest sample that these models can take: `n`, or the least of their contexts where that is
+--- less, which is said.
+--- @param n integer what was asked for: a recipe's `data.max_tokens`
+--- @param ... ms_model
+--- @return integer
+function methods:longest(n, ...)
+  local least = n
+  for i = 1, select('#', ...) do least = math.min(least, (select(i, ...)):info().context) end
+  if least < n then
+    io.stderr:write(('note: max_tokens is %d, not %d: the context of the %s\n'):format(least, n,
+      select('#', ...) > 1 and 'shorter model' or 'model'))
   end
   return least
 end

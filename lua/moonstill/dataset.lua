@@ -225,7 +225,12 @@ end
 
 -- files ------------------------------------------------------------------------------------------
 
-local function take_line(self, text, where) take(self, json.decode(text, where), where) end
+local function take_line(self, text, where)
+  local ok, row = pcall(json.decode, text, where)
+  -- The place names the line of the file; that a row is line 1 of itself would only confuse.
+  if not ok then error((tostring(row):gsub(': line 1, column ', ': column ', 1)), 0) end
+  take(self, row, where)
+end
 
 local function read_lines(self, path)
   for number, text in json.text_lines(path) do
@@ -424,6 +429,18 @@ local function new(chat, options)
   return setmetatable(self, methods)
 end
 
+-- Why there is nothing to learn from.
+local function explain_none(self, paths)
+  local report, first = self.report, self.report.errors[1]
+  local words = ('no samples in %s: %d rows'):format(table.concat(paths, ', '), report.rows)
+  if report.dropped > 0 then
+    words = ('%s, %d dropped as longer than max_tokens = %d'):format(words, report.dropped,
+      self.options.max_tokens)
+  end
+  if report.skipped == 0 then return words end
+  return ('%s, %d skipped with errors, the first: %s'):format(words, report.skipped, first)
+end
+
 --- Reads and tokenises files.
 --- @param path string|string[]
 --- @param chat ms_chat
@@ -437,15 +454,12 @@ end
 --- @return ms_dataset
 function M.open(path, chat, options)
   local self = new(chat, options)
-  for _, one in ipairs(type(path) == 'table' and path or { path }) do
+  local paths = type(path) == 'table' and path or { path }
+  for _, one in ipairs(paths) do
     local ok, why = pcall(read, self, one)
     if not ok then error(why, 2) end
   end
-  if #self.lengths == 0 then
-    local first = self.report.errors[1]
-    error(('dataset: no samples: %d rows, %d dropped as over long, %d skipped%s'):format(
-      self.report.rows, self.report.dropped, self.report.skipped, first and '; ' .. first or ''), 2)
-  end
+  if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 2) end
   if not self.options.quiet then io.stderr:write(tostring(self), '\n') end
   return self
 end

@@ -46,7 +46,8 @@ local function make(folder)
   toy.write(folder .. '/train.jsonl', problems)
   toy.write(folder .. '/valid.jsonl', toy.problems('valid', 40))
   return { student = folder .. '/student', output = folder .. '/result', resume = false,
-    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl' }, epochs = 3,
+    data = { train = folder .. '/train.jsonl', valid = folder .. '/valid.jsonl',
+      max_tokens = CONTEXT }, epochs = 3,
     batch = { tokens = 2048, micro_tokens = 1024 }, optim = { lr = 3e-3 }, validate = 6 },
     vocabulary
 end

@@ -224,7 +224,7 @@ describe('chat: nothing supervised is an error, never a silent mask [all ones, a
   end
   it('messages without turns', function()
     local other = plain()
-    refused('messages need a tokenizer with <|im_start|>', other.encode, other, { messages = { user 'a' } })
+    refused('messages are written as ChatML', other.encode, other, { messages = { user 'a' } })
   end)
 end)
 

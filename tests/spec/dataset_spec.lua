@@ -161,7 +161,7 @@ describe('dataset: bad rows', function()
     { prompt = 'a' }, '[1]', { prompt = 'a', answer = 5 }, { prompt = 'x', answer = json.null },
     { prompt = 'c', answer = 'd' } })
   it('end everything with file and line', function()
-    refused('bad.jsonl:2: line 1', open, path, plain)
+    refused('bad.jsonl:2: column 16 ', open, path, plain)
     for line, why in pairs { [3] = 'empty answer', [4] = 'column "answer" is missing', [5] = 'a row is an object',
       [6] = 'column "answer" is a number, not text', [7] = 'column "answer" is null, not text' } do
       local rows, k = {}, 0
@@ -184,8 +184,19 @@ describe('dataset: bad rows', function()
   it('in conversations: nothing supervised [all zeros]', function()
     local m = write('none.jsonl', { { messages = { { role = 'user', content = 'a' } } } })
     refused('none.jsonl:1: no token is supervised', open, m, chat)
-    refused('no samples: 1 rows, 0 dropped as over long, 1 skipped; .*none.jsonl:1', open, m, chat,
-      { on_error = 'skip' })
+    refused('no samples in .*/none.jsonl: 1 rows, 1 skipped with errors, the first: .*none.jsonl:1', open, m,
+      chat, { on_error = 'skip' })
+  end)
+  it('leave nothing: the files are named, and why', function()
+    local empty = tools.write(folder .. '/empty.jsonl', '')
+    refused('no samples in .*/empty.jsonl: 0 rows$', open, empty, plain)
+    local long = write('longer.jsonl', { { prompt = 'abc', answer = 'd' } })
+    refused('no samples in .*/empty.jsonl, .*/longer.jsonl: 1 rows, 1 dropped as longer than max_tokens = 4$',
+      open, { empty, long }, plain, { max_tokens = 4 })
+  end)
+  it('in conversations that the tokenizer has no turns for', function()
+    refused('turns.jsonl:1: messages are written as ChatML, and this tokenizer has no <|im_start|>', open,
+      write('turns.jsonl', { { messages = { { role = 'assistant', content = 'a' } } } }), plain)
   end)
   it('and wrong calls', function()
     refused('no such file', open, folder .. '/nothing.jsonl', plain)

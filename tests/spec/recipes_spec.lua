@@ -60,6 +60,17 @@ for _, name in ipairs(recipes) do
       assert.truthy(tools.exists(folder .. '/here/student/config.json'))
     end)
 
+    it('cuts texts to what the models take', function()
+      local made = folder .. '/out/smoke/'
+      local text = tools.write(folder .. '/long.txt', ('3 + 4 = 7 '):rep(200))
+      local words = { 'max_steps=1', 'output=long', 'data.train=' .. text }
+      words[#words + 1] = name == 'distill' and 'layers=1' or 'student=' .. made .. 'student'
+      if name == 'distill' then words[#words + 1] = 'teacher=' .. made .. 'teacher/student' end
+      local status, _, err = run(folder, path, unpack(words))
+      assert.equal(0, status, err)
+      assert.truthy(err:find('max_tokens is 256, not 2048', 1, true), err)
+    end)
+
     if name == 'distill' then
       local made = folder .. '/out/smoke/'
 
