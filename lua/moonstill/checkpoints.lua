@@ -84,17 +84,30 @@ end
 local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
   output = true, checkpoint = true }
 
-local function note_changes(run, old)
-  for _, key in ipairs(tally.sorted_keys(run.cfg, old)) do
-    if not free_to_change[key] and json.encode(run.cfg[key]) ~= json.encode(old[key]) then
-      run:say(("note: '%s' is not what the checkpoint was made with: %s, not %s"):format(key,
-        json.encode(run.cfg[key]), json.encode(old[key])))
+local function is_group(x) return type(x) == 'table' and x ~= json.null and not json.is_array(x) end
+
+-- Says which values of a group of keys have changed; inner groups key by key.
+local function note_group(run, prefix, now, old)
+  for _, key in ipairs(tally.sorted_keys(now, old)) do
+    local a, b, path = now[key], old[key], prefix .. tostring(key)
+    if is_group(a) and is_group(b) and not free_to_change[path] then
+      note_group(run, path .. '.', a, b)
+    elseif not free_to_change[path] and json.encode(a) ~= json.encode(b) then
+      run:say(('note: %s is %s; the checkpoint was made with %s'):format(path, json.encode(a),
+        json.encode(b)))
     end
   end
 end
 
+local function note_changes(run, old) note_group(run, '', run.cfg, old) end
+
 local function resume_from(run, path)
-  local saved = json.decode(run.optimizer:read(path, run.student), path)
+  local ok, state_text = pcall(run.optimizer.read, run.optimizer, path, run.student)
+  if not ok then
+    error(('%s; it may be of another student than this one: resume=false begins anew')
+      :format(state_text), 0)
+  end
+  local saved = json.decode(state_text, path)
   if type(saved.run) ~= 'table' or type(saved.run.step) ~= 'number' then
     error(path .. ': not the checkpoint of a run', 0)
   end

@@ -99,6 +99,7 @@ end
 
 local function inspect()
   local folder, option = arg[2], arg[3]
+  if folder == '--weights' then folder, option = option, folder end
   if not folder or folder:sub(1, 1) == '-' then return misuse 'inspect needs a model folder' end
   if option and option ~= '--weights' then return misuse('inspect: unknown option ' .. option) end
   require 'moonstill.inspect'.run(folder, option ~= nil)

@@ -185,6 +185,12 @@ function M.ask(model, b, cfg, level)
   return targets.wrap(out[0])
 end
 
+ffi.metatype('ms_term_result', { __tostring = function(r)
+  if r.weight == 0 then return 'no positions' end
+  return ('%.6g a position (value %.6g, weight %.6g, %.1f %% top-1 agreement)'):format(
+    r.value / r.weight, r.value, r.weight, 100 * r.agree / r.weight)
+end })
+
 -- Scratch that grows: the core copies terms during a call, results are read before the next one.
 local capacity, c_terms, c_results = 0, nil, nil
 local lists = {} -- by number of terms: the results as a Lua list
@@ -212,7 +218,7 @@ end
 local function list_of(n)
   local list = lists[n]
   if not list then
-    list = { memory = c_results } -- what the structs lie in
+    list = setmetatable({}, { memory = c_results }) -- what the structs lie in
     for i = 1, n do list[i] = c_results[i - 1] end
     lists[n] = list
   end

@@ -50,8 +50,10 @@ function M.ticks(low, high, most)
   return list, step
 end
 
--- Decades; where there are few, 2 and 5 between them.
+-- Decades; where there are few, 2 and 5 between them; where all is within a factor of 3, even
+-- steps, which are smaller than `low`.
 local function log_ticks(low, high)
+  if high < 3 * low then return M.ticks(low, high, 5) end
   local factors = math.log10(high / low) < 2.5 and { 1, 2, 5 } or { 1 }
   local list = {}
   for power = math.floor(math.log10(low)), math.ceil(math.log10(high)) do
@@ -100,7 +102,7 @@ local function axes_of(panel, x_most, y_most)
   while #xs > 0 and xs[#xs] > x1 * (1 + 1e-9) do xs[#xs] = nil end
   while #xs > 0 and xs[1] < x0 - 1e-9 * math.abs(x0) do table.remove(xs, 1) end
   local ys, y_step
-  if panel.log then ys = log_ticks(y0, y1) else ys, y_step = M.ticks(y0, y1, y_most) end
+  if panel.log then ys, y_step = log_ticks(y0, y1) else ys, y_step = M.ticks(y0, y1, y_most) end
   local function level(y) return panel.log and math.log(y) or y end
   local low, high = level(ys[1]), level(ys[#ys])
   return {

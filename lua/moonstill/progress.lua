@@ -4,7 +4,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 
-ffi.cdef 'int isatty(int fd);'
+ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
 
 local M = {}
 
@@ -30,6 +30,24 @@ function M.bytes(bytes)
   local i = 1
   while bytes >= 1000 and i < #units do bytes, i = bytes / 1024, i + 1 end
   return ((bytes < 10 and i > 1) and '%.1f %s' or '%.0f %s'):format(bytes, units[i])
+end
+
+--- "4576", "29.8 k", "135 M".
+--- @param n number
+--- @return string
+function M.count(n)
+  local units = { '', ' k', ' M', ' G', ' T' }
+  local i = 1
+  if n < 10000 then return ('%d'):format(n) end
+  while n >= 999.5 and i < #units do n, i = n / 1000, i + 1 end
+  return ('%.3g%s'):format(n, units[i])
+end
+
+-- Columns of the terminal, whose line is drawn over: one that wraps could not be.
+local function columns()
+  local size = ffi.new 'unsigned short[4]' -- rows, columns, pixels
+  if ffi.C.ioctl(2, 0x5413, size) == 0 and size[1] > 0 then return size[1] end -- TIOCGWINSZ
+  return tonumber(os.getenv 'COLUMNS') or 80
 end
 
 local methods = {}
@@ -78,13 +96,13 @@ function methods:step(step, total, describe, subject)
   local last = step == total
   if not last and not is_due(self, step, total, now) then return end
   self.last_time, self.last_step = now, step
-  local text = ('step %d/%d  %s'):format(step, total, describe(subject))
-  if not last then text = text .. '  left ' .. left end
+  local text = ('step %d/%d  %s%s'):format(step, total, last and '' or 'left ' .. left .. '  ',
+    describe(subject))
   if not self.tty then
     io.stderr:write(text, '\n')
   else
     erase(self)
-    io.stderr:write(text:sub(1, self.columns - 1))
+    io.stderr:write(text:sub(1, columns() - 1))
     self.drawn = true
   end
   io.stderr:flush()
@@ -100,8 +118,7 @@ local class = { __index = methods }
 
 --- @param options? { quiet?: boolean }
 function M.new(options)
-  return setmetatable({ quiet = options and options.quiet, tty = ffi.C.isatty(2) == 1,
-    columns = tonumber(os.getenv 'COLUMNS') or 100 }, class)
+  return setmetatable({ quiet = options and options.quiet, tty = ffi.C.isatty(2) == 1 }, class)
 end
 
 return M

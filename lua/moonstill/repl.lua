@@ -87,18 +87,21 @@ function M.help(about)
   for _, key in ipairs(sorted_keys(about)) do print(tostring(key), type(about[key])) end
 end
 
+-- "'<eof>' expected near 'x'" is the other way round: there is too much.
+local function ends_early(why) return why:find("near '<eof>'", 1, true) ~= nil end
+
 --- Compiles what was typed: as an expression where it is one.
 --- @return function? chunk
 --- @return string? why not
 --- @return boolean? unfinished more lines could make it whole
 function M.compile(text)
   local source = text:gsub('^%s*=', 'return ', 1)
-  local chunk = loadstring('return ' .. source, '=prompt')
+  local chunk, not_value = loadstring('return ' .. source, '=prompt')
   if chunk then return chunk end
   local why
   chunk, why = loadstring(source, '=prompt')
   if chunk then return chunk end
-  return nil, why, why:find("'<eof>'", 1, true) ~= nil
+  return nil, why, ends_early(not_value) or ends_early(why)
 end
 
 local function complain(why)

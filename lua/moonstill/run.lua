@@ -113,8 +113,7 @@ function methods:steps()
 end
 
 local function describe(step)
-  local parts = { ('loss %.4f'):format(step.loss) }
-  step.tally:describe(parts)
+  local parts = { ('loss %.4f = %s'):format(step.loss, step.tally:describe()) }
   parts[#parts + 1] = ('lr %.2e'):format(step.lr)
   parts[#parts + 1] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
   parts[#parts + 1] = ('%.0f tok/s'):format(step.tokens / step.seconds)
@@ -165,8 +164,8 @@ local function memory_line(run)
   for _, name in ipairs { 'weights', 'gradients' } do
     parts[#parts + 1] = ('%s %s'):format(name, progress.bytes(info.memory[name]))
   end
-  return ('%s, %.4g M parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
-    info.parameters / 1e6, run.state.total, table.concat(parts, ', '),
+  return ('%s, %s parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
+    progress.count(info.parameters), run.state.total, table.concat(parts, ', '),
     progress.bytes(run.optimizer:bytes(run.student)))
 end
 
@@ -224,7 +223,7 @@ local function start(run)
   run:plan_epoch(run.state.epoch)
   run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step)
   finished.look(run)
-  run:say(memory_line(run))
+  if not run.finished then run:say(memory_line(run)) end
 end
 
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
@@ -284,8 +283,8 @@ function methods:finish()
     self:checkpoint()
     self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)
     finished.write(self)
-    self:say(('the student is saved in %s after %d steps, %.3g M tokens%s'):format(
-      self.student_path, self.state.step, self.state.tokens / 1e6, self.state.skipped > 0
+    self:say(('the student is saved in %s after %d steps, %s tokens%s'):format(
+      self.student_path, self.state.step, progress.count(self.state.tokens), self.state.skipped > 0
         and (', %d of them skipped'):format(self.state.skipped) or ''))
   end
   self:close()

@@ -125,12 +125,16 @@ function methods:entry()
   return entry
 end
 
---- Appends "ce 2.1034" for each term to a list of texts.
---- @param parts string[]
-function methods:describe(parts)
+--- The loss as a sum: "0.30 ce 2.1034 + 0.70 kd 0.4011"; a single term of weight 1 is "ce 2.1034".
+--- @return string
+function methods:describe()
+  local parts = {}
   for i = 1, self.terms do
-    parts[#parts + 1] = ('%s %.4f'):format(self.names[i], self.sums[i].value / self.sums[i].weight)
+    local sum = self.sums[i]
+    local factor = self.terms == 1 and sum.factor == 1 and '' or ('%.2f '):format(sum.factor)
+    parts[i] = ('%s%s %.4f'):format(factor, self.names[i], sum.value / sum.weight)
   end
+  return table.concat(parts, ' + ')
 end
 
 local class = { __index = methods }

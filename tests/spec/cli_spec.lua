@@ -113,6 +113,7 @@ describe('the command line', function()
     end
     has(out, 'qwen3')
     has(out, 'model.layers.1.self_attn.q_norm.weight')
+    assert.equal(out, select(2, moonstill('inspect', '--weights', 'tests/fixtures/qwen3')))
     status, out, err = moonstill('inspect', folder)
     assert.same({ 1, '' }, { status, out })
     assert.equal(1, err:find('moonstill: ' .. folder .. '/config.json: ', 1, true))

@@ -71,6 +71,18 @@ describe('plot.svg', function()
     assert.is_true(math.abs((run[1][2] - run[2][2]) - (run[2][2] - run[3][2])) <= 0.11)
   end)
 
+  it('has even ticks on a logarithmic axis where 1, 2 and 5 would be too few', function()
+    local p = panel { log = true }
+    p.series = { { name = 'x', x = { 0, 1 }, y = { 0.062, 0.094 } } }
+    p.series[1].x[2] = 10
+    local svg, labels = plot.svg(p), {}
+    for label in svg:gmatch '>(0%.%d+)<' do labels[#labels + 1] = label end
+    assert.same({ '0.06', '0.07', '0.08', '0.09', '0.10' }, labels)
+    p.series[1].y = { 1, 2.99 } -- 0 has no logarithm
+    assert.equal(1, #points(plot.svg(p)))
+    assert.is_nil(plot.svg(p):find('nan', 1, true))
+  end)
+
   it('escapes text and refers to nothing outside', function()
     local svg = plot.svg(panel())
     assert.truthy(svg:find('a &lt; b &amp; &quot;c&quot;', 1, true))

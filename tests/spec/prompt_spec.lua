@@ -110,6 +110,10 @@ describe('the prompt on a terminal', function()
     it_is:keys 'for i = 1, 2 do\n'
     it_is:wait '>> '
     assert.truthy(it_is:type('print(i * 7) end'):find('7\r\n14\r\n', 1, true))
+    it_is:keys '20 +\n' -- a value that is unfinished, not a statement
+    it_is:wait '>> '
+    assert.truthy(it_is:type('3'):find('\n23\r', 1, true))
+    assert.truthy(it_is:type('a = 5 end'):find("expected near 'end'", 1, true)) -- what is too much
   end)
   it('gives a line up at Ctrl-C', function()
     it_is:keys 'error "never run"'

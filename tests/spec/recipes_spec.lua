@@ -95,6 +95,11 @@ for _, name in ipairs(recipes) do
         end)
         assert.is_true(tools.read(folder .. '/want/model.safetensors')
           == tools.read(folder .. '/second/student/model.safetensors'))
+        -- and does not go on with another one
+        local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=2',
+          'output=second', 'data.train=' .. made .. 'valid.jsonl')
+        assert.equal(1, status)
+        assert.truthy(why:find('another student than this one: resume=false begins anew', 1, true), why)
       end)
 
       it('asks for a student, or of how many layers to make one', function()
