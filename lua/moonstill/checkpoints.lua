@@ -121,8 +121,8 @@ local function resume_from(run, path)
   state.total = run.state.total
   run.state, run.saved = state, state.step
   if #run:plan_epoch(state.epoch) ~= saved.epoch_steps then
-    error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed')
-      :format(path, saved.epoch_steps, #run.plan), 0)
+    error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed; '
+      .. 'resume=false begins anew'):format(path, saved.epoch_steps, #run.plan), 0)
   end
   run:say(('resumed after step %d of %d from %s'):format(state.step, state.total, path))
 end

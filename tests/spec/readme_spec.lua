@@ -1,4 +1,4 @@
--- The README's tour is run as it stands, with a real model in place of its folder.
+-- The README's tour and recipe are run as they stand, with a real model in place of their folder.
 local tools = require 'tests.tools'
 
 local program, teacher = tools.program(), 'models/tinystories-656k'
@@ -21,5 +21,29 @@ describe('README.md', function()
     assert.truthy(kl and kl > 0 and kl < 20, out)
     assert.truthy(tools.exists(place .. '/student/model.safetensors'))
     assert.truthy(tools.exists(place .. '/student/tokenizer.json'))
+  end)
+
+  it('has a recipe that runs', function()
+    local place = tools.folder()
+    local recipe = assert(tools.read 'README.md':match '```lua\n.-```.-```lua\n(.-)```')
+    recipe = recipe:gsub('"models/teacher"', '"' .. folder:gsub('/config.json$', '') .. '"')
+    for name in pairs { ['train.jsonl'] = true, ['out/own'] = true } do
+      recipe = recipe:gsub('"' .. name, '"' .. place .. '/' .. name)
+    end
+    local row = '{"prompt": "Once upon a time,", "completion": " there was a dog %d."}\n'
+    local rows = {}
+    for i = 1, 60 do rows[i] = row:format(i) end
+    tools.write(place .. '/train.jsonl', table.concat(rows))
+    local status, _, err = tools.run(program .. ' ' .. tools.write(place .. '/own.lua', recipe))
+    assert.equal(0, status, err)
+    assert.truthy(tools.exists(place .. '/out/own/student/tokenizer.json'))
+    local json, steps, first, last = require 'moonstill.json', 0, nil, nil
+    for _, line in json.lines(place .. '/out/own/metrics.jsonl') do
+      steps, first, last = steps + 1, first or line, line
+    end
+    assert.is_true(steps > 1 and last.terms.ce.loss < first.terms.ce.loss, err)
+    assert.equal(1e-4, first.lr)
+    assert.equal(0.5, last.kd)
+    assert.truthy(tools.read(place .. '/out/own/ce.svg'):find('<polyline', 1, true))
   end)
 end)
