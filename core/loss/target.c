@@ -18,8 +18,8 @@ static ms_status check_options(const ms_target_options *o, int64_t rows, int64_t
   MS_REQUIRE(o->kind >= MS_TARGET_TOPK && o->kind <= MS_TARGET_LOGITS, "target: %d is no kind",
              o->kind);
   MS_REQUIRE(o->on == MS_ON_RESPONSE || o->on == MS_ON_ALL, "target: on = %d", o->on);
-  MS_REQUIRE(o->temperature > 0 && isfinite(o->temperature), "target: temperature is %g, expected a number above 0",
-             o->temperature);
+  MS_REQUIRE(o->temperature > 0 && isfinite(o->temperature),
+             "target: temperature is %g, expected a number above 0", o->temperature);
   MS_REQUIRE(o->teacher_temperature > 0 && isfinite(o->teacher_temperature),
              "target: teacher_temperature %g", o->teacher_temperature);
   MS_REQUIRE(rows >= 0, "target: %lld rows", (long long)rows);

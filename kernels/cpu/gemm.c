@@ -335,6 +335,7 @@ static ms_status multiply(product p) {
 
 ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
                             int64_t rows, int64_t in, int64_t out, int add) {
+  if (rows == 0) return MS_OK;
   if (rows <= MS_FEW_ROWS) return MS_KERNEL(linear_few)(y, x, w, w_dtype, rows, in, out, add);
   return multiply((product){{x, in, MS_F32, 0}, {w, in, w_dtype, 0}, y, rows, out, in, add});
 }

@@ -84,6 +84,14 @@ static void callers(void) {
   CHECK(good);
 }
 
+static void nothing(void) {
+  TEST("products without rows are nothing; sums without terms are 0");
+  float y[6] = {1, 2, 3, 4, 5, 6}, x[6] = {0};
+  for (int form = 0; form < 2; form++)
+    CHECK(multiply(ms_cpu_ops(), &(shape){form, 0, 3, 2}, y, x, x) == MS_OK && y[0] == 1);
+  CHECK(multiply(ms_cpu_ops(), &(shape){2, 2, 3, 0}, y, x, x) == MS_OK && y[0] == 0 && y[5] == 0);
+}
+
 static void no_memory(void) {
   enum { N = 120 };
   float *a = malloc(N * N * 4), *b = malloc(N * N * 4), *y = malloc(N * N * 4);
@@ -109,6 +117,7 @@ static void no_memory(void) {
 int main(void) {
   omp_set_num_threads(2);
   callers();
+  nothing();
   no_memory();
   return test_end();
 }

@@ -127,6 +127,8 @@ describe('integers', function()
         ms.run.open(cfg, { student = student, data = recipe.data(20), quiet = true })
       end
     end
+    refused({ 'cfg.output must name a folder' }, ms.run.open, { output = '' },
+      { student = student, data = recipe.data(20), quiet = true })
     refused({ 'run.open: max_steps = 2.5' }, open { max_steps = 2.5 })
     refused({ 'run.open: max_steps = -1' }, open { max_steps = -1 })
     refused({ 'run.open: seed = 0.5' }, open { seed = 0.5 })
