@@ -239,7 +239,9 @@ function M.open(cfg, options)
   for _, name in ipairs { 'student', 'data' } do
     if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
   end
-  if type(cfg.output) ~= 'string' or cfg.output == '' then error('run.open: cfg.output must name a folder', 2) end
+  if type(cfg.output) ~= 'string' or cfg.output == '' then
+    error('run.open: cfg.output must name a folder', 2)
+  end
   settings.check(cfg, 2)
   local ok, why = pcall(json.encode, cfg)
   if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
