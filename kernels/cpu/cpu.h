@@ -26,6 +26,7 @@ ms_status ms_cpu_sync(ms_stream *s);
 /* Fewer elements than this are not worth waking the other threads. Whether they are woken never
  * changes a result. */
 enum { MS_SERIAL = 1 << 16 };
+static inline int64_t ms_min(int64_t a, int64_t b) { return a < b ? a : b; }
 enum { MS_FEW_ROWS = 8 }; /* up to here linear is bound by reading the weights */
 
 #ifdef MS_ISA

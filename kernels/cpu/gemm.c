@@ -60,7 +60,6 @@ typedef struct block {
   float *a, *b;
 } block;
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t pieces(int64_t length, int64_t most) { return (length + most - 1) / most; }
 /* The size of equal pieces of at most `most`. */
 static int64_t even(int64_t length, int64_t most) { return pieces(length, pieces(length, most)); }
@@ -71,12 +70,11 @@ static int64_t even(int64_t length, int64_t most) { return pieces(length, pieces
 static int64_t panel_size(int64_t k, int64_t width) { return k * width + VF_LANES; }
 
 static const void *element(const operand *x, int64_t i, int64_t t) {
-  int64_t at = x->along ? i + t * x->step : i * x->step + t;
-  return (const char *)x->p + at * (x->dtype == MS_F32 ? 4 : 2);
+  return vf_weight_at(x->p, x->dtype, x->along ? i + t * x->step : i * x->step + t);
 }
 
 /* What to copy: elements i0.. i0+n and t0.. t0+k of x, into panels of `width`, which is at most
- * VF_LANES or a multiple. What fills up the last one is not read. */
+ * VF_LANES or a multiple. What fills up the last one meets no element of y. */
 typedef struct copy {
   const operand *x;
   int64_t i0, n, t0, k, width;
@@ -105,7 +103,7 @@ VF_INLINE void copy_rows(const copy *c, int dtype, int64_t panels, int vectors) 
 }
 
 /* Turns VF_LANES rows of `deep` elements, of which `rows` are there: beyond, the last one stands for
- * the others, and ends in lanes that nobody reads. `deep` and dtype are constants where inlined. */
+ * the others, and ends in lanes of which nothing is stored. `deep` and dtype are constants where inlined. */
 VF_INLINE void turn(float *to, int64_t width, const char *from, int64_t step, int dtype,
                     int64_t rows, int64_t deep) {
   vf v[VF_LANES];
@@ -125,10 +123,10 @@ VF_INLINE void turn(float *to, int64_t width, const char *from, int64_t step, in
 VF_INLINE void copy_columns(const copy *c, int dtype, int64_t panel) {
   float *to = c->panels + panel * panel_size(c->k, c->width);
   int64_t size = dtype == MS_F32 ? 4 : 2, step = c->x->step * size;
-  int64_t left = min(c->n - panel * c->width, c->width);
+  int64_t left = ms_min(c->n - panel * c->width, c->width);
   for (int64_t i = left; i < c->width; i += VF_LANES)
     for (int64_t t = 0; t < c->k; t++)
-      vf_store_n(to + t * c->width + i, vf_set(0), min(c->width - i, VF_LANES));
+      vf_store_n(to + t * c->width + i, vf_set(0), ms_min(c->width - i, VF_LANES));
   for (int64_t i = 0; i < left; i += VF_LANES) {
     const char *from = element(c->x, c->i0 + panel * c->width + i, c->t0);
     int64_t t = 0;
@@ -166,7 +164,7 @@ typedef struct panel {
 /* y[rows, cols] (+)= sum. `rows` is a constant where this is inlined, here and below. */
 VF_INLINE void put_tile(int rows, vf sum[ROWS][2], float *y, int64_t stride, int64_t cols,
                         int add) {
-  int64_t n0 = min(cols, VF_LANES), n1 = cols - n0;
+  int64_t n0 = ms_min(cols, VF_LANES), n1 = cols - n0;
   if (cols == COLS)
 #pragma GCC unroll 14
     for (int r = 0; r < rows; r++, y += stride) {
@@ -245,10 +243,10 @@ static void multiply_block(const product *p, const block *w) {
   int64_t group = w->k <= 4 * COLS ? 1 : GROUP;
   for (int64_t first = 0; first < high; first += group)
     for (int64_t j = 0; j < wide; j++)
-      for (int64_t i = first; i < min(high, first + group); i++)
-        tile(min(w->rows, w->m - i * w->rows), panel_of_a(p, w, i), panel_of_b(p, w, j), w->k,
+      for (int64_t i = first; i < ms_min(high, first + group); i++)
+        tile(ms_min(w->rows, w->m - i * w->rows), panel_of_a(p, w, i), panel_of_b(p, w, j), w->k,
              p->y + (w->i0 + i * w->rows) * p->n + w->j0 + j * COLS, p->n,
-             min(COLS, w->n - j * COLS), p->add || w->t0);
+             ms_min(COLS, w->n - j * COLS), p->add || w->t0);
 }
 
 /* ---- rectangles ---- */
@@ -260,15 +258,15 @@ typedef struct grid {
 
 /* A rectangle of y, by blocks of the size of `most`. */
 static void multiply_rectangle(const product *p, const grid *g, int64_t number, const block *most) {
-  int64_t i0 = number / g->across * g->m, i1 = min(i0 + g->m, p->m);
-  int64_t j0 = number % g->across * g->n, j1 = min(j0 + g->n, p->n);
+  int64_t i0 = number / g->across * g->m, i1 = ms_min(i0 + g->m, p->m);
+  int64_t j0 = number % g->across * g->n, j1 = ms_min(j0 + g->n, p->n);
   for (int64_t j = j0; j < j1; j += most->n)
     for (int64_t t = 0; t < p->k; t += most->k)
       for (int64_t i = i0; i < i1; i += most->m) {
         block w = *most;
-        w.i0 = i, w.m = min(w.m, i1 - i);
-        w.j0 = j, w.n = min(w.n, j1 - j);
-        w.t0 = t, w.k = min(w.k, p->k - t);
+        w.i0 = i, w.m = ms_min(w.m, i1 - i);
+        w.j0 = j, w.n = ms_min(w.n, j1 - j);
+        w.t0 = t, w.k = ms_min(w.k, p->k - t);
         if (w.a) copy_panels(&(copy){&p->a, i, w.m, t, w.k, w.rows, w.a}, pieces(w.m, w.rows));
         if (w.b && i == i0)
           copy_panels(&(copy){&p->b, j, w.n, t, w.k, COLS, w.b}, pieces(w.n, COLS));
@@ -283,7 +281,7 @@ static grid choose_grid(const product *p, int64_t rows, int64_t threads) {
   double least = 0;
   grid best = {0};
   if ((double)p->m * (double)p->n * (double)p->k > (double)threads * 4 * LARGE) jobs *= 4;
-  for (int64_t down = 1; down <= min(jobs, high); down++) {
+  for (int64_t down = 1; down <= ms_min(jobs, high); down++) {
     grid g = {pieces(high, down) * rows, pieces(wide, pieces(jobs, down)) * COLS, 0, 0};
     g.down = pieces(p->m, g.m), g.across = pieces(p->n, g.n);
     double cost = (double)pieces(g.down * g.across, threads) *
@@ -299,7 +297,7 @@ static ms_status multiply_share(const product *p, const grid *g, int64_t rows, i
                                 int64_t threads) {
   int64_t high = pieces(g->m, rows); /* panels of a rectangle, then of a block */
   high = pieces(high, pieces(g->m, HIGH));
-  block most = {.m = high * rows, .n = min(g->n, WIDE), .k = even(p->k, DEPTH), .rows = rows};
+  block most = {.m = high * rows, .n = ms_min(g->n, WIDE), .k = even(p->k, DEPTH), .rows = rows};
   int64_t a_size = (high * panel_size(most.k, rows) + 15) / 16 * 16;
   int64_t b_size = pieces(most.n, COLS) * panel_size(most.k, COLS);
   void *room;

@@ -10,17 +10,12 @@
 
 enum { ROWS = 4, DEEP = 4 };
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
-static const void *weights_at(const void *w, int dtype, int64_t i) {
-  return (const char *)w + i * (dtype == MS_F32 ? 4 : 2);
-}
-
 /* Lane o * rows + r is x[r] . w[o], o < outs <= VF_LANES / rows. `rows`, and mostly `outs` and
  * `dtype`, are constants where this is inlined. */
 VF_INLINE vf dots(const float *x, const void *w, int dtype, int rows, int64_t outs, int64_t in) {
   vf sum[VF_LANES] = {};
   for (int64_t i = 0; i < in; i += VF_LANES) {
-    int64_t n = min(in - i, VF_LANES);
+    int64_t n = ms_min(in - i, VF_LANES);
     vf xs[ROWS];
     for (int r = 0; r < rows; r++)
       xs[r] = n == VF_LANES ? vf_load(x + r * in + i) : vf_load_n(x + r * in + i, n);
@@ -63,11 +58,11 @@ static void forward_part(float *y, const float *x, const void *w, int dtype, int
 /* y's columns o0 .. o0+VF_LANES, for all rows; weight rows stay in the cache for the second part. */
 static void forward_block(float *y, const float *x, const void *w, int dtype, int64_t rows,
                           int64_t in, int64_t out, int64_t o0, int add) {
-  int64_t end = min(o0 + VF_LANES, out), step = VF_LANES / min(rows, ROWS);
+  int64_t end = ms_min(o0 + VF_LANES, out), step = VF_LANES / ms_min(rows, ROWS);
   for (int64_t o = o0; o < end; o += step)
     for (int64_t r = 0; r < rows; r += ROWS)
-      forward_part(y + r * out + o, x + r * in, weights_at(w, dtype, o * in), dtype,
-                   min(rows - r, ROWS), min(end - o, step), in, out, add);
+      forward_part(y + r * out + o, x + r * in, vf_weight_at(w, dtype, o * in), dtype,
+                   ms_min(rows - r, ROWS), ms_min(end - o, step), in, out, add);
 }
 
 /* Even a parallel region of one thread costs as much as the smallest products. */
@@ -89,11 +84,11 @@ ms_status MS_KERNEL(linear_few)(float *y, const float *x, const void *w, int w_d
 VF_INLINE void add_rows(float *dx, const float *dy, const void *w, int dtype, int deep,
                         int64_t rows, int64_t in, int64_t out, int64_t i0, int64_t i1, int add) {
   for (int64_t i = i0; i < i1; i += 2 * VF_LANES) {
-    int64_t n0 = min(i1 - i, VF_LANES), n1 = min(i1 - i - n0, VF_LANES);
+    int64_t n0 = ms_min(i1 - i, VF_LANES), n1 = ms_min(i1 - i - n0, VF_LANES);
     vf v[DEEP][2];
     for (int o = 0; o < deep; o++) {
-      __builtin_prefetch(weights_at(w, dtype, (o + deep) * in + i));
-      __builtin_prefetch(weights_at(w, dtype, (o + deep) * in + i + VF_LANES));
+      __builtin_prefetch(vf_weight_at(w, dtype, (o + deep) * in + i));
+      __builtin_prefetch(vf_weight_at(w, dtype, (o + deep) * in + i + VF_LANES));
       v[o][0] = vf_load_weight(w, dtype, o * in + i, n0);
       v[o][1] = n1 ? vf_load_weight(w, dtype, o * in + i + VF_LANES, n1) : vf_set(0);
     }
@@ -124,7 +119,7 @@ static void backward_columns(float *dx, const float *dy, const void *w, int dtyp
       add_rows(dx, dy + o, (const uint16_t *)w + o * in, MS_BF16, DEEP, rows, in, out, i0, i1,
                add || o);
   for (; o < out; o++)
-    add_rows(dx, dy + o, weights_at(w, dtype, o * in), dtype, 1, rows, in, out, i0, i1, add || o);
+    add_rows(dx, dy + o, vf_weight_at(w, dtype, o * in), dtype, 1, rows, in, out, i0, i1, add || o);
 }
 
 ms_status MS_KERNEL(linear_dx_few)(float *dx, const float *dy, const void *w, int w_dtype,
@@ -138,7 +133,7 @@ ms_status MS_KERNEL(linear_dx_few)(float *dx, const float *dy, const void *w, in
     int64_t unit = 2 * VF_LANES, units = (in + unit - 1) / unit;
     int64_t id = omp_get_thread_num(), threads = omp_get_num_threads();
     backward_columns(dx, dy, w, w_dtype, rows, in, out, units * id / threads * unit,
-                     min(in, units * (id + 1) / threads * unit), add);
+                     ms_min(in, units * (id + 1) / threads * unit), add);
   }
   return MS_OK;
 }

@@ -121,6 +121,10 @@ VF_INLINE void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
   memcpy(p, &h, 2 * (size_t)n);
 }
 
+/* Where element i of f32 or bf16 weights lies. */
+VF_INLINE const void *vf_weight_at(const void *w, int dtype, int64_t i) {
+  return (const char *)w + i * (dtype == MS_F32 ? 4 : 2);
+}
 /* A weight vector's lanes i .. i+n of either dtype, f32 or bf16. */
 VF_INLINE vf vf_load_weight(const void *w, int dtype, int64_t i, int64_t n) {
   if (dtype == MS_BF16) {

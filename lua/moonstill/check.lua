@@ -17,6 +17,10 @@ local function shown(value)
   return tostring(value)
 end
 
+local function fits(value, low, high)
+  return type(value) == 'number' and value >= low and value <= high and value % 1 == 0
+end
+
 --- An error unless `value` is an integer in low .. high. Returns it.
 --- @param what string what errors begin with
 --- @param name string of the argument or option
@@ -26,9 +30,7 @@ end
 --- @param level? integer whom to blame, as in `error`; default the caller of the caller
 --- @return integer
 function M.integer(what, name, value, low, high, level)
-  if type(value) == 'number' and value >= low and value <= high and value % 1 == 0 then
-    return value
-  end
+  if fits(value, low, high) then return value end
   error(('%s: %s = %s, expected an integer in %s..%s'):format(what, name, shown(value), bound(low),
     bound(high)), (level or 2) + 1)
 end
@@ -43,9 +45,8 @@ end
 --- @return integer[]
 function M.integers(what, name, list, low, high, level)
   for i = 1, #list do
-    local value = list[i]
-    if type(value) ~= 'number' or not (value >= low and value <= high) or value % 1 ~= 0 then
-      M.integer(what, ('%s %d'):format(name, i), value, low, high, (level or 2) + 1)
+    if not fits(list[i], low, high) then
+      M.integer(what, ('%s %d'):format(name, i), list[i], low, high, (level or 2) + 1)
     end
   end
   return list

@@ -27,11 +27,15 @@ local function list_checkpoints(path)
   return steps, rest
 end
 
+local function rename(from, to)
+  local ok, why = os.rename(from, to)
+  if not ok then error(why, 0) end
+end
+
 -- Renamed before it is removed: what a kill leaves half removed must not look like a checkpoint.
 local function remove_checkpoint(path)
   local old = path .. '.0.old'
-  local ok, why = os.rename(path, old)
-  if not ok then error(why, 0) end
+  rename(path, old)
   check(C.ms_dir_remove(old))
 end
 
@@ -132,8 +136,7 @@ local function set_aside(run)
     local path = run.output .. '/' .. name
     if C.ms_path_kind(path) ~= 0 then
       check(C.ms_dir_remove(path .. '.old'))
-      local ok, why = os.rename(path, path .. '.old')
-      if not ok then error(why, 0) end
+      rename(path, path .. '.old')
       run:say(('resume=false: what was in %s is now in %s.old'):format(path, path))
     end
   end
@@ -148,8 +151,7 @@ local function set_later_aside(run)
       local aside = ('%s.old/step-%08d'):format(run.checkpoints, step)
       check(C.ms_dir_make(run.checkpoints .. '.old'))
       check(C.ms_dir_remove(aside))
-      local ok, why = os.rename(path, aside)
-      if not ok then error(why, 0) end
+      rename(path, aside)
       run:say(('%s is now %s'):format(path, aside))
     end
   end

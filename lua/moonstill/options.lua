@@ -36,31 +36,6 @@ local function unknown(what, names, key)
   return text .. 'there are ' .. table.concat(names, ', ')
 end
 
---- Checks `given` against `defaults` and returns it over them. The type of a default is the type
---- the option must have; a table as default also takes a single value, an empty string anything.
---- @param what string what errors begin with
---- @param defaults table<string, any>
---- @param given? table
---- @param level? integer whom to blame, as in `error`
---- @return table
-local function take(_, what, defaults, given, level)
-  level = (level or 1) + 1
-  if given ~= nil and type(given) ~= 'table' then
-    error(('%s: options are a %s, not a table'):format(what, type(given)), level)
-  end
-  local taken = {}
-  for key, value in pairs(defaults) do taken[key] = value end
-  for key, value in pairs(given or {}) do
-    local default = defaults[key]
-    if default == nil then error(unknown(what, names_of(defaults), key), level) end
-    if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
-      error(('%s: %s is a %s, expected a %s'):format(what, key, type(value), type(default)), level)
-    end
-    taken[key] = value
-  end
-  return taken
-end
-
 --- An error when `given` has a key that is none of `names`: for options without a fixed default.
 --- @param what string what errors begin with
 --- @param names table<string, any> the keys there are
@@ -77,6 +52,27 @@ local function known(what, names, given, level)
     if names[key] == nil then error(unknown(what, names_of(names), key), level) end
   end
   return given
+end
+
+--- Checks `given` against `defaults` and returns it over them. The type of a default is the type
+--- the option must have; a table as default also takes a single value, an empty string anything.
+--- @param what string what errors begin with
+--- @param defaults table<string, any>
+--- @param given? table
+--- @param level? integer whom to blame, as in `error`
+--- @return table
+local function take(_, what, defaults, given, level)
+  level = (level or 1) + 1
+  local taken = {}
+  for key, value in pairs(defaults) do taken[key] = value end
+  for key, value in pairs(known(what, defaults, given, level)) do
+    local default = defaults[key]
+    if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
+      error(('%s: %s is a %s, expected a %s'):format(what, key, type(value), type(default)), level)
+    end
+    taken[key] = value
+  end
+  return taken
 end
 
 --- `distance`: how many edits lie between two words, a swap of neighbours being one.

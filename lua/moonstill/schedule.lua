@@ -8,7 +8,6 @@
 
 local check = require 'moonstill.check'
 local options_of = require 'moonstill.options'
-local optimizer_keys = { 'beta1', 'beta2', 'eps', 'weight_decay', 'clip' }
 
 local M = {}
 
@@ -16,13 +15,16 @@ local M = {}
 M.keys = { schedule = true, lr = true, warmup = true, final = true, decay = true }
 
 -- What any of the schedules may be given: `optim` is passed whole, so the optimiser's and the run's
--- keys are known too.
-local KEYS = { from = true, to = true, max_skips = true }
-for key in pairs(M.keys) do KEYS[key] = true end
-for _, key in ipairs(optimizer_keys) do KEYS[key] = true end
-
--- The parentheses here and below keep the call's frame, by which errors find whom to blame.
-local function known(options) return (options_of.known('schedule', KEYS, options, 3)) end
+-- keys are known too. The parentheses here and below keep the call's frame, by which errors find
+-- whom to blame.
+local keys
+local function known(options)
+  if not keys then
+    keys = { from = true, to = true }
+    for key in pairs(require 'moonstill.optimizer'.keys) do keys[key] = true end -- has M.keys
+  end
+  return (options_of.known('schedule', keys, options, 3))
+end
 
 -- A share of the steps, below 1, or a number of steps.
 local function share_or_steps(name, value)
