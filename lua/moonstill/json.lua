@@ -302,6 +302,8 @@ local function walk(w, t)
   w.open[t] = nil
 end
 
+jit.off(walk) -- for the reason that options.lua gives: it is called after every step
+
 local walker = { path = {}, open = {} }
 
 --- What of a table `encode` would refuse, or a parser would: nil, or a list sorted by path of what
