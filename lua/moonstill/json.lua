@@ -302,7 +302,11 @@ local function walk(w, t)
   w.open[t] = nil
 end
 
-jit.off(walk) -- for the reason that options.lua gives: it is called after every step
+
+-- They go over `pairs` in every step; options.lua says why that is not compiled.
+jit.off(sorted_keys)
+jit.off(write)
+jit.off(walk)
 
 local walker = { path = {}, open = {} }
 
