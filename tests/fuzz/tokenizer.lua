@@ -70,10 +70,13 @@ local function mutate_bytes(text, random)
   return text
 end
 
-local function nodes_of(t, list)
+-- Every node as { owner, key, path }, in the order of the paths: the order of `pairs` differs from
+-- process to process, and a seed must mean the same mutations in each.
+local function nodes_of(t, path, list)
   for key, value in pairs(t) do
-    list[#list + 1] = { t, key }
-    if type(value) == 'table' and value ~= json.null and key ~= 'vocab' then nodes_of(value, list) end
+    local at = ('%s/%s'):format(path, type(key) == 'number' and ('%04d'):format(key) or key)
+    list[#list + 1] = { t, key, at }
+    if type(value) == 'table' and value ~= json.null and key ~= 'vocab' then nodes_of(value, at, list) end
   end
   return list
 end
@@ -82,8 +85,8 @@ local STRANGE = { json.null, true, false, 0, -1, 1e300, 2 ^ 31, 0.5, '', 'a', 'â
   '(a*)*b', '<0x41>', 'Sequence', 'ByteLevel', 'Fuse', 'NFC', 'Removed', 'Contiguous', 'never', json.array(), {},
   json.array { 1, 2, 3 } }
 local function mutate_tree(tree, random)
-  local list = nodes_of(tree, {})
-  table.sort(list, function(x, y) return tostring(x[2]) < tostring(y[2]) end)
+  local list = nodes_of(tree, '', {})
+  table.sort(list, function(x, y) return x[3] < y[3] end)
   for _ = 1, random(2) do
     local node = list[random(#list)]
     local owner, key = node[1], node[2]
