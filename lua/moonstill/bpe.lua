@@ -6,6 +6,7 @@
 local json = require 'moonstill.json'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local sorted = require 'moonstill.sorted'
 
 local M = {}
 
@@ -62,29 +63,29 @@ local function words_of(text, count)
   end
 end
 
--- Words as lists of symbols, in an order that does not depend on the table of counts.
+-- Words as lists of symbols.
 local function sorted_words(count)
   local words = {}
-  for word, n in pairs(count) do
+  for word, n in sorted.pairs(count) do
     local symbols = {}
     for i = 1, #word do symbols[i] = stands_for[word:byte(i)] end
-    words[#words + 1] = { text = word, count = n, symbols = symbols }
+    words[#words + 1] = { count = n, symbols = symbols }
   end
-  table.sort(words, function(a, b) return a.text < b.text end)
   return words
 end
 
 local function best_pair(words)
-  local count, best, top = {}, nil, 0
+  local pairs_seen, count, best, top = {}, {}, nil, 0
   for _, word in ipairs(words) do
     local s = word.symbols
     for i = 1, #s - 1 do
       local pair = s[i] .. ' ' .. s[i + 1]
-      local n = (count[pair] or 0) + word.count
-      count[pair] = n
+      if not count[pair] then pairs_seen[#pairs_seen + 1] = pair end
+      count[pair] = (count[pair] or 0) + word.count
     end
   end
-  for pair, n in pairs(count) do
+  for _, pair in ipairs(pairs_seen) do
+    local n = count[pair]
     if n > top or (n == top and pair < best) then best, top = pair, n end
   end
   return best
@@ -139,7 +140,7 @@ end
 
 local function byte_level(more)
   local t = { type = 'ByteLevel', add_prefix_space = false, trim_offsets = true, use_regex = true }
-  for key, value in pairs(more or {}) do t[key] = value end
+  for key, value in sorted.pairs(more or {}) do t[key] = value end
   return t
 end
 

@@ -5,7 +5,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local optimizer = require 'moonstill.optimizer'
-local tally = require 'moonstill.tally'
+local sorted = require 'moonstill.sorted'
 local text = require 'moonstill.text'
 
 local M = {}
@@ -92,7 +92,7 @@ local function is_group(x) return type(x) == 'table' and x ~= json.null and not 
 
 -- Says which values of a group of keys have changed; inner groups key by key.
 local function note_group(run, prefix, now, old)
-  for _, key in ipairs(tally.sorted_keys(now, old)) do
+  for _, key in ipairs(sorted.keys(now, old)) do
     local a, b, path = now[key], old[key], prefix .. tostring(key)
     if is_group(a) and is_group(b) and not free_to_change[path] then
       note_group(run, path .. '.', a, b)

@@ -15,6 +15,7 @@ local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local leave = require 'moonstill.leave'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 local distance = options_of.distance
 
 local M = {}
@@ -103,16 +104,11 @@ local reserved = { ['--help'] = true, ['-h'] = true, ['--smoke'] = true }
 
 --- Flattens a schema into a list of { key, spec }, keys in order of the alphabet, and a map.
 local function flatten(schema, prefix, list, map)
-  local keys = {}
-  for key in pairs(schema) do
+  for key, value in sorted.pairs(schema) do
     if type(key) ~= 'string' or not key:find '^[%a_][%w_]*$' then
       error(('config: %s%s is no name for a key'):format(prefix, tostring(key)), 0)
     end
-    keys[#keys + 1] = key
-  end
-  table.sort(keys)
-  for _, key in ipairs(keys) do
-    local value, path = schema[key], prefix .. key
+    local path = prefix .. key
     if type(value) == 'table' and getmetatable(value) ~= option and not json.is_array(value) then
       flatten(value, path .. '.', list, map)
     else
@@ -247,15 +243,12 @@ local function assign_all(state, t, prefix, source)
   if type(t) ~= 'table' or t == json.null or json.is_array(t) then
     refuse("%s: '%s' must be a table of keys", source, prefix:sub(1, -2))
   end
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys)
-  for _, key in ipairs(keys) do
+  for key, value in sorted.pairs(t) do
     local path = prefix .. key
     if state.map[path] then
-      assign(state, path, t[key], source)
+      assign(state, path, value, source)
     elseif state.group[path] then
-      assign_all(state, t[key], path .. '.', source)
+      assign_all(state, value, path .. '.', source)
     else
       unknown(state, path, source)
     end
@@ -276,7 +269,7 @@ local function put_back(value, from, to)
   if type(value) == 'string' then return (value:gsub(from, to)) end
   if type(value) ~= 'table' or value == json.null then return value end
   local t = json.is_array(value) and json.array() or {}
-  for key, v in pairs(value) do t[put_back(key, from, to)] = put_back(v, from, to) end
+  for key, v in sorted.pairs(value) do t[put_back(key, from, to)] = put_back(v, from, to) end
   return t
 end
 
@@ -358,8 +351,8 @@ end
 
 local function new_state(schema)
   local all = {}
-  for key, value in pairs(common) do all[key] = value end
-  for key, value in pairs(schema) do all[key] = value end
+  for key, value in sorted.pairs(common) do all[key] = value end
+  for key, value in sorted.pairs(schema) do all[key] = value end
   local list, map = flatten(all, '', {}, {})
   local state = { list = list, map = map, value = {}, source = {}, group = {}, groups = {} }
   for _, entry in ipairs(list) do

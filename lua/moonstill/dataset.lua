@@ -17,6 +17,7 @@ local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local packing = require 'moonstill.packing'
+local sorted = require 'moonstill.sorted'
 local text_of = require 'moonstill.text'
 
 local M = {}
@@ -105,11 +106,8 @@ local function detect(row)
   end
   local name = column_of(row, M.texts)
   if name then return { kind = 'text', text = name } end
-  local names = {}
-  for key in pairs(row) do names[#names + 1] = key end
-  table.sort(names)
   error(('no known columns among %s: name them with prompt_key and answer_key, text_key or '
-    .. 'messages_key'):format(table.concat(names, ', ')), 0)
+    .. 'messages_key'):format(table.concat(sorted.keys(row), ', ')), 0)
 end
 
 local function describe(form)
@@ -347,7 +345,7 @@ function methods:batch(indices, first, last)
   local s, total = self.scratch, 0
   if last < first then error('dataset: a batch of no samples', 2) end
   for k = first, last do total = total + select(2, bounds(self, indices[k], 2)) end
-  for _, a in pairs(s) do a.count = 0 end
+  s.token.count, s.start.count, s.response.count, s.all.count = 0, 0, 0, 0
   s.token:reserve(total)
   s.response:reserve(total)
   s.all:reserve(total)
@@ -401,13 +399,10 @@ local KEYS = { max_tokens = true, over_long = true, on_error = true, prompt_key 
   quiet = true, train = true, valid = true }
 
 local function check_options(o)
-  for name, choices in pairs(CHOICES) do
+  for name, choices in sorted.pairs(CHOICES) do
     if not choices[o[name]] then
-      local names = {}
-      for choice in pairs(choices) do names[#names + 1] = choice end
-      table.sort(names)
       error(('dataset: %s = %s; there are %s'):format(name, tostring(o[name]),
-        table.concat(names, ', ')), 3)
+        table.concat(sorted.keys(choices), ', ')), 3)
     end
   end
   check.integer('dataset', 'max_tokens', o.max_tokens, 2, check.INT32, 4)
@@ -416,7 +411,8 @@ end
 
 local function new(chat, options)
   local o = { max_tokens = 2048, over_long = 'drop', on_error = 'error' }
-  for key, value in pairs(options_of.known('dataset', KEYS, options, 3)) do o[key] = value end
+  local given = options_of.known('dataset', KEYS, options, 3)
+  for key, value in sorted.pairs(given) do o[key] = value end
   check_options(o)
   local self = { chat = chat, options = o, form = asked(o), lengths = {},
     token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t',

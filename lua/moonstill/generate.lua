@@ -9,6 +9,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 
 local M = {}
 
@@ -131,7 +132,7 @@ end
 --- @return fun(): string?
 function M.pieces(model, tokenizer, prompt, options)
   local o, is_stop = {}, {}
-  for key, value in pairs(options or {}) do o[key] = value end
+  for key, value in sorted.pairs(options or {}) do o[key] = value end
   if o.stop == nil then o.stop = ends_of(model) end
   for _, id in ipairs(type(o.stop) == 'table' and o.stop or { o.stop }) do is_stop[id] = true end
   local next_ids = model:stream({ tokenizer:ids(prompt, { special = true }) }, o)

@@ -8,6 +8,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local known = require 'moonstill.options'.known
+local sorted = require 'moonstill.sorted'
 
 local M = {}
 
@@ -194,16 +195,12 @@ local function sorted_keys(t, order, where)
       listed[key] = true
     end
   end
-  local first = #keys
-  local rest = {}
-  for key in pairs(t) do
+  for _, key in ipairs(sorted.keys(t)) do
     if type(key) ~= 'string' then
       error(('JSON keys are strings, not %s (at %s)'):format(tostring(key), where), 0)
     end
-    if not listed[key] then rest[#rest + 1] = key end
+    if not listed[key] then keys[#keys + 1] = key end
   end
-  table.sort(rest)
-  for i, key in ipairs(rest) do keys[first + i] = key end
   return keys
 end
 
@@ -303,8 +300,7 @@ local function walk(w, t)
 end
 
 
--- They go over `pairs` in every step; options.lua says why that is not compiled.
-jit.off(sorted_keys)
+-- They go over `pairs` in every step; sorted.lua says why that is not compiled.
 jit.off(write)
 jit.off(walk)
 

@@ -13,6 +13,7 @@ local batch = require 'moonstill.batch'
 local check = require 'moonstill.check'
 local ledger = require 'moonstill.ledger'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 local targets = require 'moonstill.target'
 
 local M = {}
@@ -32,7 +33,7 @@ M.targets = targets.kinds
 --- lambda (skewed ones) and alpha (adaptive_kl) are read by their objectives.
 M.defaults = { objective = M.objectives[1], weight = 0.5, tail = M.tails[1], t_scale = '',
                beta = 0.5, lambda = 0.1, alpha = 0.5 }
-for key, value in pairs(targets.defaults) do M.defaults[key] = value end
+for key, value in sorted.pairs(targets.defaults) do M.defaults[key] = value end
 
 local PARAMETER = { js = 'beta', skewed_forward_kl = 'lambda', skewed_reverse_kl = 'lambda',
                     adaptive_kl = 'alpha' }

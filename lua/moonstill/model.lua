@@ -12,6 +12,7 @@ local generate = require 'moonstill.generate'
 local json = require 'moonstill.json'
 local kd = require 'moonstill.kd'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 local tensor = require 'moonstill.tensor'
 local text = require 'moonstill.text'
 
@@ -117,7 +118,7 @@ end
 --- @return ms_model
 function M.shrink(teacher, options)
   local p, given, layers = pointer(teacher, 2), {}, nil
-  for key, value in pairs(options or {}) do
+  for key, value in sorted.pairs(options or {}) do
     if key == 'layers' then layers = value else given[key] = value end
   end
   local all = teacher:info().layers
@@ -265,7 +266,7 @@ local function mib(bytes) return ('%.1f MiB'):format(bytes / 2 ^ 20) end
 local function describe(self)
   if self.p == nil then return 'model (freed)' end
   local info, total = self:info(), 0
-  for _, bytes in pairs(info.memory) do total = total + bytes end
+  for _, bytes in sorted.pairs(info.memory) do total = total + bytes end
   return ('model %s: %.4g M parameters in %d layers, width %d, vocabulary %d, %s, %s in memory')
     :format(info.family, info.parameters / 1e6, info.layers, info.width, info.vocab, info.dtype,
       mib(total))

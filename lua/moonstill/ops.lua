@@ -6,6 +6,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local sorted = require 'moonstill.sorted'
 local pointer = require('moonstill.tensor').pointer
 
 local M = {}
@@ -46,7 +47,7 @@ local function call(name, count)
   end
 end
 
-for name, count in pairs(tensors) do M[name] = call(name, count) end
+for name, count in sorted.pairs(tensors) do M[name] = call(name, count) end
 
 local sum = ffi.new 'double[1]'
 

@@ -6,6 +6,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local options_of = require 'moonstill.options'
 local schedule = require 'moonstill.schedule'
+local sorted = require 'moonstill.sorted'
 local tensor = require 'moonstill.tensor'
 local text = require 'moonstill.text'
 
@@ -22,8 +23,8 @@ M.defaults = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 
 
 --- What a recipe's `optim` may hold: for the optimiser, for the schedule, for the run.
 M.keys = { max_skips = true }
-for key in pairs(M.defaults) do M.keys[key] = true end
-for key in pairs(schedule.keys) do M.keys[key] = true end
+for key in sorted.pairs(M.defaults) do M.keys[key] = true end
+for key in sorted.pairs(schedule.keys) do M.keys[key] = true end
 
 --- @class ms_optimizer
 local methods = {}
@@ -44,7 +45,7 @@ end
 function M.new(model, options)
   local o = ffi.new 'ms_adamw_options'
   options_of.known('optimizer', M.keys, options, 2)
-  for key, default in pairs(M.defaults) do
+  for key, default in sorted.pairs(M.defaults) do
     local value = options and options[key]
     if value == nil then value = default end
     if type(value) ~= 'number' then

@@ -1,4 +1,5 @@
 --- Tables of options: defaults are the list of what there is, anything else is an error.
+local sorted = require 'moonstill.sorted'
 
 -- Edits (insert, delete, replace, swap neighbours) from `a` to `b`.
 local function distance(a, b)
@@ -18,14 +19,8 @@ local function distance(a, b)
   return one[#b]
 end
 
-local function names_of(defaults)
-  local names = {}
-  for name in pairs(defaults) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
-local function unknown(what, names, key)
+local function unknown(what, there_are, key)
+  local names = sorted.keys(there_are)
   local best, least = nil, math.min(3, #tostring(key)) -- of short words too much may be changed
   for _, name in ipairs(names) do
     local d = distance(tostring(key), name)
@@ -48,8 +43,8 @@ local function known(what, names, given, level)
   if type(given) ~= 'table' then
     error(('%s: options are a %s, not a table'):format(what, type(given)), level)
   end
-  for key in pairs(given) do
-    if names[key] == nil then error(unknown(what, names_of(names), key), level) end
+  for key in sorted.pairs(given) do
+    if names[key] == nil then error(unknown(what, names, key), level) end
   end
   return given
 end
@@ -64,8 +59,8 @@ end
 local function take(_, what, defaults, given, level)
   level = (level or 1) + 1
   local taken = {}
-  for key, value in pairs(defaults) do taken[key] = value end
-  for key, value in pairs(known(what, defaults, given, level)) do
+  for key, value in sorted.pairs(defaults) do taken[key] = value end
+  for key, value in sorted.pairs(known(what, defaults, given, level)) do
     local default = defaults[key]
     if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
       error(('%s: %s is a %s, expected a %s'):format(what, key, type(value), type(default)), level)
@@ -74,12 +69,6 @@ local function take(_, what, defaults, given, level)
   end
   return taken
 end
-
--- Debian's LuaJIT (2.1.0-beta3 of 2022) now and then gives a wrong key when a loop over `pairs` is
--- compiled into a hot caller: one of ten runs read their data into an error. Not compiled, it is
--- right; checks of options are not what time goes into.
-jit.off(known)
-jit.off(take)
 
 --- `distance`: how many edits lie between two words, a swap of neighbours being one.
 return setmetatable({ distance = distance, known = known }, { __call = take })

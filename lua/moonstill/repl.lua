@@ -1,4 +1,6 @@
 --- The Lua prompt: expressions are printed, unfinished lines go on, `ms` is at hand.
+local sorted = require 'moonstill.sorted'
+
 local M = {}
 
 local HELP = [[
@@ -28,25 +30,13 @@ local function key_text(key)
   return '[' .. (type(key) == 'string' and ('%q'):format(key) or tostring(key)) .. ']'
 end
 
--- Keys in a fixed order: by type, numbers by value, all else by its text.
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b)
-    if type(a) ~= type(b) then return type(a) < type(b) end
-    if type(a) == 'number' then return a < b end
-    return tostring(a) < tostring(b)
-  end)
-  return keys
-end
-
 local show
 
 local function show_table(t, depth, seen)
   if seen[t] then return '{ ... }' end
   seen[t] = true
   local parts, list = {}, #t
-  for i, key in ipairs(sorted_keys(t)) do
+  for i, key in ipairs(sorted.keys(t)) do
     if i > LONG or depth >= DEEP then
       parts[#parts + 1] = '...'
       break
@@ -84,7 +74,7 @@ function M.help(about)
     return
   end
   if type(about) ~= 'table' then error('help: a table or a module, not a ' .. type(about), 2) end
-  for _, key in ipairs(sorted_keys(about)) do print(tostring(key), type(about[key])) end
+  for _, key in ipairs(sorted.keys(about)) do print(tostring(key), type(about[key])) end
 end
 
 -- "'<eof>' expected near 'x'" is the other way round: there is too much.

@@ -26,6 +26,7 @@ local optimizer = require 'moonstill.optimizer'
 local progress = require 'moonstill.progress'
 local schedule = require 'moonstill.schedule'
 local settings = require 'moonstill.settings'
+local sorted = require 'moonstill.sorted'
 local steps = require 'moonstill.step'
 local validation = require 'moonstill.validation'
 
@@ -170,8 +171,8 @@ local function memory_line(run)
 end
 
 local function open_schedules(run, given)
-  run.schedules, run.schedule_names = {}, {}
-  for name, f in pairs(given or {}) do
+  run.schedules = {}
+  for name, f in sorted.pairs(given or {}) do
     if run.step[name] ~= nil then
       error(("run: a schedule cannot be called '%s'"):format(name), 3)
     end
@@ -181,8 +182,7 @@ local function open_schedules(run, given)
     run.schedules[name] = f
   end
   run.schedules.lr = run.schedules.lr or schedule.of(run.cfg.optim or {})
-  for name in pairs(run.schedules) do run.schedule_names[#run.schedule_names + 1] = name end
-  table.sort(run.schedule_names)
+  run.schedule_names = sorted.keys(run.schedules)
 end
 
 local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }

@@ -8,6 +8,7 @@
 
 local check = require 'moonstill.check'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 
 local M = {}
 
@@ -21,7 +22,8 @@ local keys
 local function known(options)
   if not keys then
     keys = { from = true, to = true }
-    for key in pairs(require 'moonstill.optimizer'.keys) do keys[key] = true end -- has M.keys
+    -- the optimiser's have M.keys too
+    for key in sorted.pairs(require 'moonstill.optimizer'.keys) do keys[key] = true end
   end
   return (options_of.known('schedule', keys, options, 3))
 end

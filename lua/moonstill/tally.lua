@@ -8,18 +8,6 @@ local M = {}
 local FIELDS = { 'value', 'weight', 'rows', 'agree', 'teacher_mass', 'student_mass',
   'teacher_entropy', 'student_entropy' }
 
---- Keys of one or two tables, sorted.
---- @return string[]
-function M.sorted_keys(a, b)
-  local keys = {}
-  for key in pairs(a) do keys[#keys + 1] = key end
-  for key in pairs(b or {}) do
-    if a[key] == nil then keys[#keys + 1] = key end
-  end
-  table.sort(keys)
-  return keys
-end
-
 -- "ce", "kd", and "kd2" for a second one of a kind.
 local function name_terms(self, terms)
   local seen = {}

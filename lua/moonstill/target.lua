@@ -10,6 +10,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 local text = require 'moonstill.text'
 
 local M = {}
@@ -57,11 +58,8 @@ function M.wrap(p) return handle(p) end
 local function number_of(map, what, name, level)
   local number = map[name]
   if number then return number end
-  local names = {}
-  for key in pairs(map) do names[#names + 1] = key end
-  table.sort(names)
   error(("target: no %s '%s'; there are %s"):format(what, tostring(name),
-    table.concat(names, ', ')), level + 1)
+    table.concat(sorted.keys(map), ', ')), level + 1)
 end
 
 --- The options as the core takes them, in memory that the next call reuses.

@@ -6,6 +6,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local device = require 'moonstill.device'
+local sorted = require 'moonstill.sorted'
 
 local M = {}
 
@@ -16,7 +17,7 @@ local shape = ffi.new('int64_t[?]', MAX_RANK) -- scratch, bounds checked before 
 local dtypes = { f32 = C.MS_F32, bf16 = C.MS_BF16, f16 = C.MS_F16, i32 = C.MS_I32, i64 = C.MS_I64,
                  u8 = C.MS_U8 }
 local names = {}
-for name, number in pairs(dtypes) do names[tonumber(number)] = name end
+for name, number in sorted.pairs(dtypes) do names[tonumber(number)] = name end
 
 -- The dtype whose bytes an FFI array of these elements holds.
 local cells = { float = 'f32', int = 'i32', ['int64_t'] = 'i64', ['unsigned char'] = 'u8' }

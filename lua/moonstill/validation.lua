@@ -3,6 +3,7 @@ local json = require 'moonstill.json'
 local kd = require 'moonstill.kd'
 local metrics = require 'moonstill.metrics'
 local options_of = require 'moonstill.options'
+local sorted = require 'moonstill.sorted'
 local tally = require 'moonstill.tally'
 
 local M = {}
@@ -57,7 +58,7 @@ local function keep_validation(run, options, key, result)
     run.last_validations = last
   end
   local finite = true
-  for _, x in pairs(result) do finite = finite and x - x == 0 end
+  for _, x in sorted.pairs(result) do finite = finite and x - x == 0 end
   last[#last + 1] = { data = options.data, teacher = options.teacher, kd = options.kd,
     vocab = options.vocab, key = finite and key or nil, result = result }
 end
