@@ -28,12 +28,13 @@ local function declare(fields) return setmetatable(fields, option) end
 
 --- A key with a default and a meaning. `kind` is that of the default unless given; alternatives are
 --- separated by `|`: path, paths (one or a list), string, number, integer, boolean, list, table;
---- any other word stands for itself ("auto|false|number").
+--- any other word stands for itself ("auto|false|number"). Bounds may follow ("integer >= 1",
+--- "number >= 0 < 1").
 --- @param default any
 --- @param meaning? string
 --- @param kind? string
 function M.option(default, meaning, kind)
-  return declare { default = default, meaning = meaning, kind = kind or type(default) }
+  return declare { default = default, meaning = meaning, kind = kind }
 end
 
 --- A key that must be given.
@@ -62,11 +63,11 @@ end
 local common = {
   device = M.option('cpu', 'where models live'),
   dtype = M.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters'),
-  threads = M.option(0, 'worker threads; 0: all cores; results do not depend on it', 'integer'),
-  seed = M.option(1, 'of shuffling and of random weights', 'integer'),
+  threads = M.option(0, 'worker threads; 0: all cores; results do not depend on it', 'integer >= 0'),
+  seed = M.option(1, 'of shuffling and of random weights', 'integer >= 0'),
   resume = M.option('auto', 'go on from the last checkpoint, from a given one, or not',
     'auto|boolean|path'),
-  max_steps = M.option(0, 'stop after this many optimiser steps; 0: by epochs', 'integer'),
+  max_steps = M.option(0, 'stop after this many optimiser steps; 0: by epochs', 'integer >= 0'),
 }
 
 -- Keys that mean the same in every recipe need no text there.
@@ -100,7 +101,26 @@ local meanings = {
   ['checkpoint.keep'] = 'checkpoints kept',
 }
 
+-- And where a recipe gives them just a number, they are these.
+local kinds = {
+  epochs = 'number >= 0', ['data.max_tokens'] = 'integer >= 2', ['data.limit'] = 'integer >= 1',
+  ['batch.tokens'] = 'integer >= 1', ['batch.micro_tokens'] = 'integer >= 1',
+  ['kd.temperature'] = 'number > 0', ['kd.teacher_temperature'] = 'number > 0',
+  ['kd.k'] = 'integer >= 1', ['kd.beta'] = 'number >= 0 <= 1', ['kd.lambda'] = 'number >= 0 < 1',
+  ['kd.alpha'] = 'number >= 0 <= 1', ['optim.lr'] = 'number >= 0', ['optim.warmup'] = 'number >= 0',
+  ['optim.clip'] = 'number >= 0', ['optim.weight_decay'] = 'number >= 0',
+  ['optim.beta1'] = 'number >= 0 < 1', ['optim.beta2'] = 'number >= 0 < 1',
+  ['optim.eps'] = 'number > 0', ['optim.max_skips'] = 'integer >= 1',
+  ['optim.decay'] = 'number >= 0', ['checkpoint.every'] = 'integer >= 0',
+  ['checkpoint.keep'] = 'integer >= 0', validate = 'integer >= 0',
+}
+
 local reserved = { ['--help'] = true, ['-h'] = true, ['--smoke'] = true }
+
+local function kind_by_default(path, default)
+  if json.is_array(default) then return 'list' end
+  return type(default) == 'number' and kinds[path] or type(default)
+end
 
 --- Flattens a schema into a list of { key, spec }, keys in order of the alphabet, and a map.
 local function flatten(schema, prefix, list, map)
@@ -112,10 +132,8 @@ local function flatten(schema, prefix, list, map)
     if type(value) == 'table' and getmetatable(value) ~= option and not json.is_array(value) then
       flatten(value, path .. '.', list, map)
     else
-      local spec = value
-      if getmetatable(value) ~= option then
-        spec = M.option(value, nil, json.is_array(value) and 'list' or nil)
-      end
+      local spec = getmetatable(value) == option and value or M.option(value)
+      spec.kind = spec.kind or kind_by_default(path, spec.default)
       list[#list + 1] = { key = path, spec = spec, meaning = spec.meaning or meanings[path] or '' }
       map[path] = spec
     end
@@ -144,6 +162,23 @@ local is_kind = {
   table = function(v) return type(v) == 'table' and not json.is_array(v) and v ~= json.null end,
 }
 
+local keeps = {
+  ['<'] = function(a, b) return a < b end, ['<='] = function(a, b) return a <= b end,
+  ['>'] = function(a, b) return a > b end, ['>='] = function(a, b) return a >= b end,
+}
+
+-- Whether a value is what one alternative says: "integer >= 1".
+local function is_one(value, alternative)
+  local word, bounds = alternative:match '^%s*(%S+)(.*)$'
+  if not is_kind[word] then return tostring(value) == word and type(value) ~= 'table' end
+  if not is_kind[word](value) then return false end
+  for sign, bound in bounds:gmatch '([<>]=?)%s*(%S+)' do
+    local limit = tonumber(bound) or error(("config: no bound: '%s'"):format(alternative), 0)
+    if not keeps[sign](value, limit) then return false end
+  end
+  return true
+end
+
 --- The alternative of `spec` that a value is, or nil.
 local function kind_of(spec, value)
   if spec.values then
@@ -152,12 +187,8 @@ local function kind_of(spec, value)
     end
     return nil
   end
-  for word in spec.kind:gmatch '[^|]+' do
-    if is_kind[word] then
-      if is_kind[word](value) then return word end
-    elseif tostring(value) == word and type(value) ~= 'table' then
-      return word
-    end
+  for alternative in spec.kind:gmatch '[^|]+' do
+    if is_one(value, alternative) then return alternative end
   end
   return nil
 end

@@ -12,7 +12,8 @@ local function schema()
     kd = { objective = ms.one_of({ 'forward_kl', 'reverse_kl' }), temperature = 1,
       t_scale = ms.option('auto', 'scale', 'auto|false|number') },
     many = ms.optional 'paths',
-    batch = { tokens = ms.option(8192, 'n', 'integer') }, name = ms.optional 'string',
+    batch = { tokens = 8192 }, name = ms.optional 'string',
+    share = ms.optional 'number >= 0 < 1', few = ms.optional 'all|integer <= 3',
   }
 end
 
@@ -63,7 +64,7 @@ describe('ms.config', function()
     assert.same({ 'a', 'b # c' }, read('student=' .. here, 'rows=["a", b # c]').rows)
     assert.equal(4, read('student=' .. here, 'kd={temperature: 4}').kd.temperature)
     assert.is_nil(read('student=' .. here, 'name=null').name)
-    fails("'epochs' must be number, not 3 # three", 'epochs=3 # three')
+    fails("'epochs' must be number >= 0, not 3 # three", 'epochs=3 # three')
     fails("'kd.objective' must be one of forward_kl, reverse_kl, not reverse_kl #", 'kd.objective=reverse_kl # or not')
     fails('command line: rows: line 1', 'rows=[1, 2] # two')
     -- in a file it is a comment
@@ -88,8 +89,8 @@ describe('ms.config', function()
   end)
 
   it('names wrong types', function()
-    fails("'epochs' must be number, not three", 'epochs=three')
-    fails("'batch.tokens' must be integer, not 1.5", 'batch.tokens=1.5')
+    fails("'epochs' must be number >= 0, not three", 'epochs=three')
+    fails("'batch.tokens' must be integer >= 1, not 1.5", 'batch.tokens=1.5')
     fails("'flag' must be boolean, not 1", 'flag=1')
     fails("'kd.objective' must be one of forward_kl, reverse_kl, not forwardkl; did you mean 'forward_kl'?",
       'kd.objective=forwardkl')
@@ -97,9 +98,35 @@ describe('ms.config', function()
     fails("'kd' must be a table", yaml 'kd: 3')
     fails("'name' must be string, not 3", yaml 'name: 3')
     fails("'epochs' cannot be null", 'epochs=null')
-    fails('must be number, not [1]', 'epochs=[1]')
-    fails("'epochs' must be number, not ", 'epochs=.nan')
+    fails('must be number >= 0, not [1]', 'epochs=[1]')
+    fails("'epochs' must be number >= 0, not ", 'epochs=.nan')
     fails('must be integer', 'batch.tokens=[.nan]')
+  end)
+
+  it('names values that are out of bounds', function()
+    fails("'kd.temperature' must be number > 0, not 0", 'kd.temperature=0')
+    fails("'epochs' must be number >= 0, not -1", yaml 'epochs: -1')
+    fails("'batch.tokens' must be integer >= 1, not 0", 'batch.tokens=0')
+    fails("'share' must be number >= 0 < 1, not 1", 'share=1')
+    fails("'share' must be number >= 0 < 1, not -0.5", 'share=-0.5')
+    assert.equal(0, read('student=' .. here, 'share=0', 'epochs=0').share)
+    fails("'few' must be all or integer <= 3, not 4", 'few=4')
+    assert.equal(3, read('student=' .. here, 'few=3').few)
+    assert.equal('all', read('student=' .. here, 'few=all').few)
+  end)
+
+  it('leaves a known key alone where a recipe gives its own kind or another default', function()
+    local cfg = ms.config({ epochs = 'all', kd = { temperature = ms.option(0, nil, 'number') } },
+      { args = { 'epochs=some', 'kd.temperature=-1' } })
+    assert.equal('some', cfg.epochs)
+    assert.equal(-1, cfg.kd.temperature)
+  end)
+
+  it('refuses a default that is out of bounds, and a bound that is none', function()
+    assert.has_error(function() ms.config({ epochs = -1 }, { args = {} }) end,
+      "config: the default of 'epochs' is not number >= 0")
+    assert.has_error(function() ms.config({ n = ms.option(1, nil, 'integer > few') }, { args = {} }) end,
+      "config: no bound: 'integer > few'")
   end)
 
   it('names what is missing', function()
@@ -123,8 +150,8 @@ describe('ms.config', function()
   it('prints every key with type, default and meaning', function()
     local text = ms.config.help(schema(), { about = 'What it is.' })
     for _, words in ipairs { { 'student', 'path', 'required', 'the student' },
-      { 'kd.temperature', 'number', '1', 'T of both distributions' }, { 'rows', 'list', '[1]', 'a list' },
-      { 'kd.t_scale', 'auto or false or number', 'auto', 'scale' }, { 'max_steps', 'integer', '0' },
+      { 'kd.temperature', 'number > 0', '1', 'T of both distributions' }, { 'rows', 'list', '[1]', 'a list' },
+      { 'kd.t_scale', 'auto or false or number', 'auto', 'scale' }, { 'max_steps', 'integer >= 0', '0' },
       { 'kd.objective', 'one of', 'forward_kl', 'forward_kl, reverse_kl' }, { 'resume', 'auto' } } do
       local line = ('\n' .. text):match('\n  (' .. words[1]:gsub('%.', '%%.') .. ' [^\n]*)')
       assert.truthy(line, words[1])
