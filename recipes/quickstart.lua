@@ -16,10 +16,12 @@ local ms = require 'moonstill'
 -- alike (0.195 and 0.198 after 800 steps).
 local cfg = ms.config({
   output = 'out/quickstart',
-  seeds = ms.option(1, 'how often all is repeated, with other weights and problems', 'integer >= 1'),
+  seeds = ms.option(1, 'how often all is repeated, with other weights and problems',
+    'integer >= 1'),
   data = {
     teacher = ms.option(8000, 'problems the teacher learns from', 'integer >= 1'),
-    student = ms.option(600, 'problems the students learn from, the first of those', 'integer >= 1'),
+    student = ms.option(600, 'problems the students learn from, the first of those',
+      'integer >= 1'),
     valid = ms.option(300, 'held-out problems', 'integer >= 1'),
     slips = ms.option(0.1, 'share of steps worked out wrong in what is learned from',
       'number >= 0 < 1'),

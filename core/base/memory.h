@@ -18,6 +18,7 @@ ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what);
 ms_status ms_scratch(size_t bytes, const char *what, void **out);
 /* A copy of `text`, to be given to the user (ms_text_free) or freed with ms_free. */
 ms_status ms_text_copy(const char *text, size_t bytes, char **out);
-ms_status ms_text_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+ms_status ms_text_format(char **out, const char *format, ...)
+    __attribute__((format(printf, 2, 3), nonnull(2)));
 
 #endif

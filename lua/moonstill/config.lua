@@ -63,7 +63,8 @@ end
 local common = {
   device = M.option('cpu', 'where models live'),
   dtype = M.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters'),
-  threads = M.option(0, 'worker threads; 0: all cores; results do not depend on it', 'integer >= 0'),
+  threads = M.option(0, 'worker threads; 0: all cores; results do not depend on it',
+    'integer >= 0'),
   seed = M.option(1, 'of shuffling and of random weights', 'integer >= 0'),
   resume = M.option('auto', 'go on from the last checkpoint, from a given one, or not',
     'auto|boolean|path'),
