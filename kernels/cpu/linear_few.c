@@ -2,13 +2,20 @@
  *
  * The weights are read once, from memory, and that is all the time there is: no packing, bf16
  * widened in registers. Forward, a block is as many weight rows as make VF_LANES sums with up to
- * ROWS rows of x; backward, DEEP weight rows by all rows of dy, added to what is in dx. */
+ * ROWS rows of x; backward, a tile of dx, HIGH rows by WIDE vectors, is summed in registers over a few
+ * weight rows at a time. An element of dx is one sum over the weight rows, in order. */
 #include <omp.h>
 
 #include "cpu.h"
 #include "simd.h"
 
-enum { ROWS = 4, DEEP = 4 };
+enum {
+  ROWS = 4,
+  HIGH = VF_LANES == 16 ? 4 : 2, /* as many rows as there are registers for */
+  WIDE = 4,
+  NEAR = 64, /* weight rows at a time that a cache has, */
+  FAR = 16   /* and of those that are fetched as many rows ahead, by hand */
+};
 
 /* Lane o * rows + r is x[r] . w[o], o < outs <= VF_LANES / rows. `rows`, and mostly `outs` and
  * `dtype`, are constants where this is inlined. */
@@ -79,61 +86,104 @@ ms_status MS_KERNEL(linear_few)(float *y, const float *x, const void *w, int w_d
   return MS_OK;
 }
 
-/* dx[r, i0.. i1] (+)= sum over DEEP weight rows, or fewer, of dy[r,o] w[o, ..]. `deep` and `dtype`
- * are constants where this is inlined. */
-VF_INLINE void add_rows(float *dx, const float *dy, const void *w, int dtype, int deep,
-                        int64_t rows, int64_t in, int64_t out, int64_t i0, int64_t i1, int add) {
-  for (int64_t i = i0; i < i1; i += 2 * VF_LANES) {
-    int64_t n0 = ms_min(i1 - i, VF_LANES), n1 = ms_min(i1 - i - n0, VF_LANES);
-    vf v[DEEP][2];
-    for (int o = 0; o < deep; o++) {
-      __builtin_prefetch(vf_weight_at(w, dtype, (o + deep) * in + i));
-      __builtin_prefetch(vf_weight_at(w, dtype, (o + deep) * in + i + VF_LANES));
-      v[o][0] = vf_load_weight(w, dtype, o * in + i, n0);
-      v[o][1] = n1 ? vf_load_weight(w, dtype, o * in + i + VF_LANES, n1) : vf_set(0);
+/* dx[rows, in] (+)= dy[rows, out] w[out, in], by `deep` weight rows, NEAR or FAR. */
+typedef struct backward {
+  float *dx;
+  const float *dy;
+  const void *w;
+  int dtype, add;
+  int64_t rows, in, out, deep;
+} backward;
+
+/* A tile of dx: vector j, of `wide`, has VF_LANES columns, but the last one n. `rows` and `wide` are
+ * constants where this is inlined. */
+VF_INLINE void load_tile(int rows, int wide, vf sum[HIGH][WIDE], const float *dx, int64_t stride,
+                         int64_t n) {
+  for (int k = 0; k < rows; k++, dx += stride)
+    for (int j = 0; j < wide; j++)
+      sum[k][j] = vf_load_weight(dx, MS_F32, j * VF_LANES, j + 1 < wide ? VF_LANES : n);
+}
+
+VF_INLINE void store_tile(int rows, int wide, vf sum[HIGH][WIDE], float *dx, int64_t stride,
+                          int64_t n) {
+  for (int k = 0; k < rows; k++, dx += stride)
+    for (int j = 0; j < wide; j++) {
+      if (j + 1 < wide || n == VF_LANES)
+        vf_store(dx + j * VF_LANES, sum[k][j]);
+      else
+        vf_store_n(dx + j * VF_LANES, sum[k][j], n);
     }
-    for (int64_t r = 0; r < rows; r++) {
-      float *p = dx + r * in + i, *q = p + VF_LANES;
-      vf a = add ? vf_load_n(p, n0) : vf_set(0), b = add && n1 ? vf_load_n(q, n1) : vf_set(0);
-      for (int o = 0; o < deep; o++) {
-        vf d = vf_set(dy[r * out + o]);
-        a = vf_fma(d, v[o][0], a);
-        b = vf_fma(d, v[o][1], b);
-      }
-      vf_store_n(p, a, n0);
-      if (n1) vf_store_n(q, b, n1);
+}
+
+/* The weight rows o.. end for dx's rows r.. r+rows, columns from i on. dtype is a constant, too. */
+VF_INLINE void add_tile(const backward *p, int rows, int wide, int dtype, int64_t r, int64_t i,
+                        int64_t n, int64_t o, int64_t end) {
+  float *dx = p->dx + r * p->in + i;
+  const float *dy = p->dy + r * p->out;
+  int ahead = r == 0 && p->deep == FAR;
+  vf sum[HIGH][WIDE] = {}, v[WIDE];
+  if (p->add || o) load_tile(rows, wide, sum, dx, p->in, n);
+#pragma GCC unroll 4
+  for (; o < end; o++) {
+    for (int j = 0; j < wide; j++) {
+      int64_t at = o * p->in + i + j * VF_LANES;
+      if (ahead) __builtin_prefetch(vf_weight_at(p->w, dtype, at + FAR * p->in));
+      v[j] = vf_load_weight(p->w, dtype, at, j + 1 < wide ? VF_LANES : n);
+    }
+    for (int k = 0; k < rows; k++) {
+      vf d = vf_set(dy[k * p->out + o]);
+      for (int j = 0; j < wide; j++) sum[k][j] = vf_fma(d, v[j], sum[k][j]);
     }
   }
+  store_tile(rows, wide, sum, dx, p->in, n);
+}
+
+/* The same for all rows. */
+VF_INLINE void add_stripe(const backward *p, int wide, int dtype, int64_t i, int64_t n, int64_t o,
+                          int64_t end) {
+#define CASE(R) \
+  case R: add_tile(p, R, wide, dtype, r, i, n, o, end); break;
+  for (int64_t r = 0; r < p->rows; r += HIGH) switch (ms_min(p->rows - r, HIGH)) {
+      CASE(1)
+      CASE(2)
+#if VF_LANES == 16
+      CASE(3)
+      CASE(4)
+#endif
+    }
+#undef CASE
 }
 
 /* dx's columns i0.. i1. */
-static void backward_columns(float *dx, const float *dy, const void *w, int dtype, int64_t rows,
-                             int64_t in, int64_t out, int64_t i0, int64_t i1, int add) {
-  int64_t o = 0;
-  if (dtype == MS_F32)
-    for (; o + DEEP <= out; o += DEEP)
-      add_rows(dx, dy + o, (const float *)w + o * in, MS_F32, DEEP, rows, in, out, i0, i1,
-               add || o);
+VF_INLINE void backward_columns(const backward *p, int dtype, int64_t i0, int64_t i1) {
+  for (int64_t o = 0; o < p->out; o += p->deep) {
+    int64_t i = i0, end = ms_min(o + p->deep, p->out);
+    for (; i + WIDE * VF_LANES <= i1; i += WIDE * VF_LANES)
+      add_stripe(p, WIDE, dtype, i, VF_LANES, o, end);
+    for (; i < i1; i += VF_LANES) add_stripe(p, 1, dtype, i, ms_min(VF_LANES, i1 - i), o, end);
+  }
+}
+
+static void backward_part(const backward *p, int64_t i0, int64_t i1) {
+  if (p->dtype == MS_F32)
+    backward_columns(p, MS_F32, i0, i1);
   else
-    for (; o + DEEP <= out; o += DEEP)
-      add_rows(dx, dy + o, (const uint16_t *)w + o * in, MS_BF16, DEEP, rows, in, out, i0, i1,
-               add || o);
-  for (; o < out; o++)
-    add_rows(dx, dy + o, vf_weight_at(w, dtype, o * in), dtype, 1, rows, in, out, i0, i1, add || o);
+    backward_columns(p, MS_BF16, i0, i1);
 }
 
 ms_status MS_KERNEL(linear_dx_few)(float *dx, const float *dy, const void *w, int w_dtype,
                                    int64_t rows, int64_t in, int64_t out, int add) {
+  backward p = {dx, dy, w, w_dtype, add, rows, in, out, NEAR};
   if (in * out <= MS_SERIAL) {
-    backward_columns(dx, dy, w, w_dtype, rows, in, out, 0, in, add);
+    backward_part(&p, 0, in);
     return MS_OK;
   }
+  p.deep = FAR;
 #pragma omp parallel
   {
-    int64_t unit = 2 * VF_LANES, units = (in + unit - 1) / unit;
+    int64_t unit = WIDE * VF_LANES, units = (in + unit - 1) / unit;
     int64_t id = omp_get_thread_num(), threads = omp_get_num_threads();
-    backward_columns(dx, dy, w, w_dtype, rows, in, out, units * id / threads * unit,
-                     ms_min(in, units * (id + 1) / threads * unit), add);
+    backward_part(&p, units * id / threads * unit, ms_min(in, units * (id + 1) / threads * unit));
   }
   return MS_OK;
 }
