@@ -8,6 +8,8 @@ local attention = { 'attention', 'decoder' }
 local head = { 'head' }
 local files = { 'safetensors', 'model_config', 'weights' }
 local products = { 'gemm', 'gemm.c' }
+local text = { 'tokenizer' }
+local samples = { 'chat', 'dataset' }
 
 return {
   -- matrix products ---------------------------------------------------------------------------
@@ -281,6 +283,77 @@ return {
     old = 'if (g->stop[i] == token) return 1;', new = '' },
   { name = 'held-out problems are trained on', file = 'lua/moonstill/toy.lua', specs = { 'toy' },
     old = "until held_out(start, steps) == (part == 'valid')", new = 'until steps' },
+
+  -- tokenizer --------------------------------------------------------------------------------
+  { name = 'text is not normalised', file = 'core/text/normalize.c', specs = text,
+    old = 'case MS_STEP_NFC: st = nfc(text, bytes, out, &chars); break;',
+    new = 'case MS_STEP_NFC: st = ms_buf_add(out, text, bytes); break;' },
+  { name = 'whole words are not looked up', file = 'core/text/bpe.c', specs = text,
+    old = 'int32_t whole = m->ignore_merges ? ms_vocab_id(&m->vocab, word, bytes) : -1;',
+    new = 'int32_t whole = -1;' },
+  { name = 'two words of one hash are one', file = 'core/text/bpe.c', specs = text,
+    old = 'c->hash == hash && c->bytes == bytes && !memcmp(c->key, word, bytes)',
+    new = '(c->hash & 7) == (hash & 7) && c->bytes' },
+  { name = 'words are cut where a merge crosses', file = 'core/text/bpe.c', specs = text,
+    old = 'known && next_known && *seam_slot(m, seam) != seam', new = 'known && next_known' },
+  { name = 'unknown characters are not written as bytes', file = 'core/text/bpe.c', specs = text,
+    old = 'if (!m->byte_fallback) return 0;', new = 'return 0;' },
+  { name = 'the shortest added token is found', file = 'core/text/added.c', specs = text,
+    old = '*length = i + 1;', new = '*length = i + 1; break;' },
+  { name = 'single words are found inside words', file = 'core/text/added.c', specs = text,
+    old = 'flags & MS_ADDED_SINGLE_WORD && !alone', new = '0 && !alone' },
+  { name = 'added tokens take no spaces behind them', file = 'core/text/added.c', specs = text,
+    old = 'if (flags & MS_ADDED_RSTRIP)', new = 'if (0)' },
+  { name = 'bytes are decoded one by one', file = 'core/text/decode.c', specs = text,
+    old = 'return ms_buf_add(&d->state[i].held, &b, 1);', new = 'return feed(d, i + 1, &b, 1);' },
+
+  -- samples ----------------------------------------------------------------------------------
+  { name = 'labels stand at their own position', file = 'lua/moonstill/chat.lua', specs = samples,
+    old = 'weights[t] = label[t + 1]', new = 'weights[t] = label[t]' },
+  { name = 'ends of all turns are learned', file = 'lua/moonstill/chat.lua', specs = samples,
+    old = 'add_id(chat.end_id, weight or 0)', new = 'add_id(chat.end_id, 1)' },
+  { name = 'ends of answers are not learned', file = 'lua/moonstill/chat.lua', specs = samples,
+    old = 'add_id(chat.end_id, weight or 0)', new = 'add_id(chat.end_id, 0)' },
+  { name = 'weights of messages are 1', file = 'lua/moonstill/chat.lua', specs = samples,
+    old = "message.role == 'assistant' and weight_of(message.weight, where) or nil",
+    new = "message.role == 'assistant' and 1 or nil" },
+  { name = 'blocks of a text lose their first prediction', file = 'lua/moonstill/dataset.lua',
+    specs = samples, old = 'first = first + most - 1', new = 'first = first + most' },
+  { name = 'weights of samples are 1', file = 'lua/moonstill/dataset.lua', specs = samples,
+    old = 'local weight = self.weight.p[i - 1]', new = 'local weight = 1' },
+  { name = 'a step takes a sample too many', file = 'lua/moonstill/packing.lua',
+    specs = { 'packing' }, old = 'if not step or lengths[i] > room then',
+    new = 'if not step or room <= 0 then' },
+  { name = 'every epoch has the order of the first', file = 'core/base/random.c',
+    specs = { 'dataset', 'toy' }, old = 'uint64_t stream = epoch | (1ull << 63)',
+    new = 'uint64_t stream = 1ull << 63' },
+
+  -- recipes ----------------------------------------------------------------------------------
+  { name = 'the peak is reached a step early', file = 'lua/moonstill/schedule.lua',
+    specs = { 'schedule' }, old = 'value * state.step / (n + 1)', new = 'value * state.step / n' },
+  { name = 'wsd falls from the start', file = 'lua/moonstill/schedule.lua',
+    specs = { 'schedule' }, old = 'local into = state.step - 1 - (state.total - n)',
+    new = 'local into = state.step - 1' },
+  { name = 't_scale = false scales by T^2', file = 'lua/moonstill/kd.lua', specs = { 'kd' },
+    old = 'if t_scale == false then return 1 end', new = 'if t_scale == false then return NAN end' },
+  { name = 'validation has the loss of its last batch', file = 'lua/moonstill/validation.lua',
+    specs = { 'run' }, old = '  sums:add(terms, run.student:evaluate(batch, terms))',
+    new = '  sums:clear(); sums:add(terms, run.student:evaluate(batch, terms))' },
+  { name = 'bounds of a configuration are off by one', file = 'lua/moonstill/config.lua',
+    specs = { 'config' }, old = "['<'] = function(a, b) return a < b end",
+    new = "['<'] = function(a, b) return a <= b end" },
+  { name = 'a recipe forgets js\'s beta', file = 'recipes/distill.lua', specs = { 'recipes' },
+    old = 'beta = cfg.kd.beta, ', new = '' },
+  { name = 'a recipe forgets the temperature', file = 'recipes/distill.lua', specs = { 'recipes' },
+    old = 'temperature = cfg.kd.temperature, ', new = '' },
+  { name = 'samples are longer than a model\'s context', file = 'lua/moonstill/chat.lua',
+    specs = { 'recipes' }, old = '  if least < n then\n', new = '  least = n\n  if least < n then\n' },
+  { name = 'a plot\'s last tick is below the data', file = 'lua/moonstill/plot.lua',
+    specs = { 'plot' }, old = 'math.ceil(high / step - 1e-9)', new = 'math.floor(high / step + 1e-9)' },
+  { name = 'an axis of decades has too few ticks', file = 'lua/moonstill/plot.lua',
+    specs = { 'plot' }, old = 'if high < 3 * low then', new = 'if false then' },
+  { name = 'an empty sum leaves what stood there', file = 'kernels/cpu/gemm.c',
+    specs = { 'products.c' }, old = 'if (p.k == 0 && !p.add) memset', new = 'if (0) memset' },
 
   -- folders --------------------------------------------------------------------------------
   { name = 'folders: data of tensors may overlap', file = 'core/io/safetensors.c', specs = files,

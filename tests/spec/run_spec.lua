@@ -400,6 +400,26 @@ describe('a step', function()
     end)
   end)
 
+  it('validates over all batches as over one', function()
+    ms.scope(function(own)
+      local data, all = recipe.data(20), {}
+      local run, student = open(own, data, nil, { batch = { tokens = 100, micro_tokens = 50 } })
+      local teacher = own(ms.model.create(recipe.config, 2, { dtype = 'f32' }))
+      local got = run:validate { teacher = teacher, data = data }
+      for i = 1, 20 do all[i] = i end
+      local batch = own(data:batch(all))
+      local how = { target = 'hidden', temperature = 1 }
+      local r = student:evaluate(batch, { ms.ce(1), ms.kd(own(teacher:targets(batch, how)), 1, how) })
+      -- the same f32 values of positions, added up in another order
+      local function near(x, y) assert.is_true(math.abs(x - y) <= 1e-6 * math.abs(y), x .. ', ' .. y) end
+      near(got.loss, r[1].value / r[1].weight)
+      near(got.agree, r[1].agree / r[1].weight)
+      near(got.kl, r[2].value / r[2].weight)
+      near(got.kl_agree, r[2].agree / r[2].weight)
+      run:close()
+    end)
+  end)
+
   it('with a teacher that gives no numbers still has a state to save', function()
     ms.scope(function(own)
       local run = open(own, recipe.data(20))
