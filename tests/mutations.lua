@@ -41,8 +41,8 @@ return {
     new = 'int64_t end = ms_min(o0 + VF_LANES, out - 1),' },
   { name = 'a product in a caller\'s parallel region is done by one thread',
     file = 'kernels/cpu/gemm.c', specs = { 'products.c' },
-    old = 'return multiply_share(&p, &g, rows, 0, 1);',
-    new = 'return multiply_share(&p, &g, rows, omp_get_thread_num(), omp_get_num_threads());' },
+    old = 'return multiply_share(&p, &g, 0, 1);',
+    new = 'return multiply_share(&p, &g, omp_get_thread_num(), omp_get_num_threads());' },
 
   -- forward ----------------------------------------------------------------------------------
   { name = 'no rope', file = 'core/model/decoder.c', specs = decoder,

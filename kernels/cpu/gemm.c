@@ -34,7 +34,8 @@ enum {
   GROUP = 4,        /* panels of a that are multiplied with one of b in a row */
   SERIAL = 1 << 19, /* multiplications not worth waking a thread for */
   LARGE = 1 << 30,  /* multiplications of a rectangle so small that threads get just one */
-  COPYING = 32      /* multiplications in the time it takes to copy one element */
+  COPYING = 32,     /* multiplications in the time it takes to copy one element, */
+  SHARING = 3000    /* and that are lost where two threads write parts of a row of y */
 };
 
 /* An operand: element (i, t), i along y's rows or columns and t along k, is at i * step + t or, where
@@ -251,9 +252,10 @@ static void multiply_block(const product *p, const block *w) {
 
 /* ---- rectangles ---- */
 
-/* How y is cut: `down` by `across` rectangles, of m by n but for the last ones. */
+/* How y is cut: `down` by `across` rectangles, of m by n but for the last ones; panels of a are
+ * `rows` high. */
 typedef struct grid {
-  int64_t m, n, down, across;
+  int64_t m, n, down, across, rows;
 } grid;
 
 /* A rectangle of y, by blocks of the size of `most`. */
@@ -276,16 +278,17 @@ static void multiply_rectangle(const product *p, const grid *g, int64_t number, 
 
 /* The quickest of the grids with about as many rectangles as there are threads, or, of a large
  * product, four times as many: a thread that is held up then leaves work to the others. */
-static grid choose_grid(const product *p, int64_t rows, int64_t threads) {
-  int64_t high = pieces(p->m, rows), wide = pieces(p->n, COLS), jobs = threads;
-  double least = 0;
+static grid choose_grid(const product *p, int64_t threads) {
+  int64_t high = pieces(p->m, ROWS), wide = pieces(p->n, COLS), jobs = threads;
+  double least = 0, k = (double)p->k;
   grid best = {0};
-  if ((double)p->m * (double)p->n * (double)p->k > (double)threads * 4 * LARGE) jobs *= 4;
+  if ((double)p->m * (double)p->n * k > (double)threads * 4 * LARGE) jobs *= 4;
   for (int64_t down = 1; down <= ms_min(jobs, high); down++) {
-    grid g = {pieces(high, down) * rows, pieces(wide, pieces(jobs, down)) * COLS, 0, 0};
-    g.down = pieces(p->m, g.m), g.across = pieces(p->n, g.n);
-    double cost = (double)pieces(g.down * g.across, threads) *
-                  ((double)g.m * (double)g.n + COPYING * (double)(g.m + g.n));
+    grid g = {.m = pieces(p->m, down), .n = pieces(wide, pieces(jobs, down)) * COLS};
+    g.down = pieces(p->m, g.m), g.across = pieces(p->n, g.n), g.rows = even(g.m, ROWS);
+    double m = (double)g.m, n = (double)g.n, copied = m * (double)pieces(g.n, WIDE) + n;
+    double cost = m * n * k + COPYING * copied * k + (g.across > 1 ? SHARING * m : 0);
+    cost *= (double)pieces(g.down * g.across, threads);
     if (best.m == 0 || cost < least) best = g, least = cost;
   }
   return best;
@@ -293,9 +296,8 @@ static grid choose_grid(const product *p, int64_t rows, int64_t threads) {
 
 /* The rectangles of one of the threads, which may be the caller alone: whether that one is in a
  * parallel region of its own makes no difference. */
-static ms_status multiply_share(const product *p, const grid *g, int64_t rows, int64_t id,
-                                int64_t threads) {
-  int64_t high = pieces(g->m, rows); /* panels of a rectangle, then of a block */
+static ms_status multiply_share(const product *p, const grid *g, int64_t id, int64_t threads) {
+  int64_t rows = g->rows, high = pieces(g->m, rows); /* panels of a rectangle, then of a block */
   high = pieces(high, pieces(g->m, HIGH));
   block most = {.m = high * rows, .n = ms_min(g->n, WIDE), .k = even(p->k, DEPTH), .rows = rows};
   int64_t a_size = (high * panel_size(most.k, rows) + 15) / 16 * 16;
@@ -320,14 +322,13 @@ static ms_status multiply_share(const product *p, const grid *g, int64_t rows, i
 static ms_status multiply(product p) {
   if (p.k == 0 && !p.add) memset(p.y, 0, (size_t)(p.m * p.n) * 4);
   if (p.m == 0 || p.n == 0 || p.k == 0) return MS_OK;
-  int64_t rows = even(p.m, ROWS);
   double work = (double)p.m * (double)p.n * (double)p.k;
   int64_t threads = work < SERIAL ? 1 : omp_get_max_threads();
-  grid g = choose_grid(&p, rows, threads);
-  if (threads == 1) return multiply_share(&p, &g, rows, 0, 1);
+  grid g = choose_grid(&p, threads);
+  if (threads == 1) return multiply_share(&p, &g, 0, 1);
   int failed = 0;
 #pragma omp parallel reduction(| : failed)
-  failed = multiply_share(&p, &g, rows, omp_get_thread_num(), omp_get_num_threads()) != MS_OK;
+  failed = multiply_share(&p, &g, omp_get_thread_num(), omp_get_num_threads()) != MS_OK;
   return failed ? MS_FAIL(MS_ENOMEM, "no memory for the panels of a matrix product") : MS_OK;
 }
 
