@@ -57,6 +57,14 @@ end
 local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
   total = true, skips = true, skipped = true, empty = true }
 
+--- What the run itself keeps in its state, apart from what recipes keep there.
+--- @return table<string, number>
+function M.own(state)
+  local own = {}
+  for key in sorted.pairs(VITAL) do own[key] = state[key] end
+  return own
+end
+
 -- Takes out of the state what JSON cannot hold; returns what that was, or nil.
 local function drop_unfit(state)
   local words = {}

@@ -64,6 +64,25 @@ local function count_steps(run)
   return most > 0 and math.min(most, total) or total
 end
 
+-- A schedule's value for the step that begins. What it keeps in the state must not be called like
+-- what the run keeps there: the run would go elsewhere without a word.
+local function scheduled(run, name)
+  local state = run.state
+  local before = checkpoints.own(state)
+  local value = run.schedules[name](state)
+  if type(value) ~= 'number' or value - value ~= 0 then
+    error(("run: schedule '%s' gave %s at step %d, not a finite number"):format(name,
+      tostring(value), run.step.number), 0)
+  end
+  for key, was in sorted.pairs(before) do
+    if state[key] ~= was then
+      error(("run: schedule '%s' set run.state.%s, which is the run's own: give it another name")
+        :format(name, key), 0)
+    end
+  end
+  return value
+end
+
 local function begin_step(run)
   local state, step = run.state, run.step
   if state.index >= #run:plan_epoch(state.epoch) then
@@ -74,13 +93,7 @@ local function begin_step(run)
   state.progress = (state.step - 1) / math.max(1, state.total - 1)
   steps.begin(step, state.step)
   for _, samples in ipairs(run.plan[state.index]) do steps.take(step, run.data:batch(samples)) end
-  for _, name in ipairs(run.schedule_names) do
-    local value = run.schedules[name](state)
-    if type(value) ~= 'number' then
-      error(("run: schedule '%s' gave %s at step %d"):format(name, tostring(value), state.step), 0)
-    end
-    step[name] = value
-  end
+  for _, name in ipairs(run.schedule_names) do step[name] = scheduled(run, name) end
   return step
 end
 
