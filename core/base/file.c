@@ -104,9 +104,17 @@ void ms_stale_remove(const char *path) {
 
 /* ---- writing ---- */
 
+/* A rename would put a file in the place of a device or a pipe: of /dev/null, for all processes. */
+static ms_status check_replaceable(const char *path) {
+  struct stat info;
+  if (stat(path, &info) || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) return MS_OK;
+  return MS_FAIL(MS_EIO, "%s: is there and is not a file: it is not replaced", path);
+}
+
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
   char *tmp;
   ms_status st = MS_OK;
+  MS_TRY(check_replaceable(path));
   ms_stale_remove(path);
   MS_TRY(ms_text_format(&tmp, "%s.%ld.tmp", path, (long)getpid()));
   int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

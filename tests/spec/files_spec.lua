@@ -47,6 +47,15 @@ describe('a save', function()
     end)
   end
 
+  it('does not put a file in the place of a pipe or a device', function()
+    local pipe = folder .. '/pipe'
+    tools.run('mkfifo ' .. pipe)
+    local ok, why = pcall(json.write, pipe, { 1 })
+    assert.is_false(ok)
+    assert.truthy(tostring(why):find('pipe: is there and is not a file', 1, true), tostring(why))
+    assert.equal(0, (tools.run('test -p ' .. pipe)))
+  end)
+
   it('killed at any moment leaves the old folder or the new one, whole', function()
     local path, of = folder .. '/student', {}
     for seed = 1, 2 do
