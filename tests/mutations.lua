@@ -252,6 +252,8 @@ return {
     new = "self.norms.response = batch:weight 'response'" },
   { name = 'a step without a supervised position decays', file = 'lua/moonstill/step.lua',
     specs = { 'run' }, old = 'if self.tally:empty() then', new = 'if false then' },
+  { name = 'a schedule may set the counters of its run', file = 'lua/moonstill/run.lua',
+    specs = { 'run' }, old = 'if state[key] ~= was then', new = 'if false then' },
   { name = 'resume repeats a step of the epoch', file = 'lua/moonstill/checkpoints.lua',
     specs = { 'run' },
     old = 'run.state, run.saved = state, state.step',

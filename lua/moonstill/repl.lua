@@ -154,6 +154,8 @@ function M.run(prompt)
     local chunk, why = read_chunk(read)
     if chunk == false then break end
     local fine
+    -- What is typed is not compiled: Ctrl-C would not reach a compiled loop.
+    if chunk and talk then jit.off(chunk, true) end
     if chunk then fine = print_results(prompt.call(chunk)) else fine = complain(why) end
     failed = failed or not fine
   end
