@@ -138,9 +138,9 @@ static void stop(lua_State *L, lua_Debug *frame) {
   luaL_error(L, "interrupted");
 }
 
-/* A hook runs at the next instruction of the interpreter. Compiled loops (of modules: what is typed
- * is not compiled) and the core do not see
- * it, so a second Ctrl-C ends the process. Hooks are set from the thread that runs Lua only. */
+/* A hook runs at the next instruction of the interpreter. The core and compiled loops, which those
+ * of modules may be and those typed are not, do not see it, so a second Ctrl-C ends the process.
+ * Hooks are set from the thread that runs Lua only. */
 static void on_call_signal(int number) {
   if (!pthread_equal(pthread_self(), runner)) {
     pthread_kill(runner, SIGINT);

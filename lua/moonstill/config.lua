@@ -208,6 +208,14 @@ local function value_text(value)
   return ok and text or tostring(value)
 end
 
+-- A value as errors show it: a text that looks like something else is the one that puzzles.
+local function given_text(value)
+  if type(value) ~= 'string' or not (tonumber(value) or value == 'true' or value == 'false') then
+    return value_text(value)
+  end
+  return ('"%s" in quotes, which is a text'):format(value)
+end
+
 -- suggestions ------------------------------------------------------------------------------------
 
 --- The nearest of `words`: by the whole, or by what stands after the last dot.
@@ -264,7 +272,7 @@ local function assign(state, key, value, source, raw)
   if not kind then
     local words = {}
     for i, v in ipairs(spec.values or {}) do words[i] = tostring(v) end
-    refuse("%s: '%s' must be %s, not %s%s", source, key, kind_text(spec), value_text(value),
+    refuse("%s: '%s' must be %s, not %s%s", source, key, kind_text(spec), given_text(value),
       type(value) == 'string' and hint(value, words) or '')
   end
   state.value[key], state.source[key] = value, source
@@ -273,7 +281,8 @@ end
 --- Sets what a nested table says.
 local function assign_all(state, t, prefix, source)
   if type(t) ~= 'table' or t == json.null or json.is_array(t) then
-    refuse("%s: '%s' must be a table of keys", source, prefix:sub(1, -2))
+    refuse("%s: %s must be a table of keys, not %s", source,
+      prefix == '' and 'all of it' or ("'%s'"):format(prefix:sub(1, -2)), given_text(t))
   end
   for key, value in sorted.pairs(t) do
     local path = prefix .. key
