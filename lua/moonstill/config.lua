@@ -64,7 +64,7 @@ local common = {
   device = M.option('cpu', 'where models live'),
   dtype = M.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters'),
   threads = M.option(0, 'worker threads; 0: all cores; results do not depend on it',
-    'integer >= 0'),
+    'integer >= 0 <= 4096'),
   seed = M.option(1, 'of shuffling and of random weights', 'integer >= 0'),
   resume = M.option('auto', 'go on from the last checkpoint, from a given one, or not',
     'auto|boolean|path'),
@@ -488,12 +488,6 @@ local function read(_, schema, options)
   read_arguments(state, args, options)
   check_complete(state)
   local cfg = nest(state)
-  for _, name in ipairs { 'seed', 'max_steps' } do
-    if cfg[name] < 0 then refuse("'%s' must be in 0..2^53, not %d", name, cfg[name]) end
-  end
-  if cfg.threads < 0 or cfg.threads > 4096 then
-    refuse("'threads' is %d, not in 0..4096", cfg.threads)
-  end
   if cfg.threads > 0 then check(C.ms_threads_set(cfg.threads)) end
   return cfg
 end

@@ -150,9 +150,10 @@ describe('integers', function()
 
   it('of a configuration are in range', function()
     local function read(...) return ms.config({ epochs = 1 }, { args = { ... } }) end
-    refused({ "'seed' must be in 0..2^53, not -1" }, read, 'seed=-1')
-    refused({ "'max_steps' must be in 0..2^53, not -2" }, read, 'max_steps=-2')
-    refused({ "'seed' must be integer, not 1.5" }, read, 'seed=1.5')
+    refused({ "'seed' must be integer >= 0, not -1" }, read, 'seed=-1')
+    refused({ "'max_steps' must be integer >= 0, not -2" }, read, 'max_steps=-2')
+    refused({ "'threads' must be integer >= 0 <= 4096, not 5000" }, read, 'threads=5000')
+    refused({ "'seed' must be integer >= 0, not 1.5" }, read, 'seed=1.5')
   end)
 end)
 
