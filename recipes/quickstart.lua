@@ -37,7 +37,8 @@ local cfg = ms.config({
     tokens = ms.option(1024, 'of an optimiser step', 'integer >= 1'),
     lr = ms.option(5e-3, 'of the student that learns from labels', 'number >= 0'),
     lr_distilled = ms.option(5e-3, 'of the one that is distilled', 'number >= 0') },
-  kd = { objective = ms.one_of(ms.kd.objectives), weight = 0.9, temperature = 1,
+  kd = { objective = ms.one_of(ms.kd.objectives), temperature = 1,
+    weight = ms.option(0.9, nil, 'number >= 0 <= 1'),
     target = ms.one_of(ms.kd.targets), k = 32, tail = ms.one_of(ms.kd.tails) },
 }, {
   about = 'Trains a small teacher on worked problems and distils it; no files are needed.',
@@ -47,6 +48,10 @@ local cfg = ms.config({
       student = { width = 16, layers = 1, steps = 10 } }
   end,
 })
+
+if cfg.resume ~= 'auto' or cfg.max_steps ~= 0 then
+  ms.config.refuse "'resume' and 'max_steps' do nothing here: teacher.steps, student.steps"
+end
 
 local CONTEXT = 256
 local HEADS = 4

@@ -46,6 +46,14 @@ describe('recipes/quickstart.lua', function()
     end)
   end)
 
+  it('refuses keys of every recipe that it has no use for', function()
+    for _, word in ipairs { 'max_steps=3', 'resume=true' } do
+      local status, _, err = run(word)
+      assert.equal(2, status)
+      assert.truthy(err:find('do nothing here: teacher.steps, student.steps', 1, true), err)
+    end
+  end)
+
   it('repeats, and takes a teacher that has learnt nothing', function()
     local status, out, err = run('seeds=2', 'teacher.steps=0', 'student.steps=2')
     assert.equal(0, status, err)

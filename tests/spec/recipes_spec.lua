@@ -113,6 +113,15 @@ for _, name in ipairs(recipes) do
         assert.truthy(why:find("not beside 'student'", 1, true), why)
       end)
 
+      it('refuses weights that would unlearn the labels or the teacher', function()
+        for _, word in ipairs { 'kd.weight=2', 'kd.weight=-1', 'kd.first_weight=1.5' } do
+          local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
+            'data.train=' .. made .. 'valid.jsonl', word)
+          assert.equal(2, status, word)
+          assert.truthy(why:find('must be number >= 0 <= 1, not', 1, true), why)
+        end
+      end)
+
       it('hands on what objectives, optimiser and schedule are told', function()
         local function loss(...) return distil('told', 'layers=1', 'max_steps=1', ...)[1].loss end
         local reverse = loss 'kd.objective=reverse_kl'
