@@ -3,24 +3,6 @@ local sorted = require 'moonstill.sorted'
 
 local M = {}
 
-local HELP = [[
-An expression is printed, a statement is run; an unfinished line goes on in the next one.
-Ctrl-C gives up a line, or stops what runs; Ctrl-D leaves.
-
-  ms                    the library: ms.model, ms.kd, ms.dataset, ... are loaded when first named
-  help(ms.model)        the names in a module or table
-  _                     the last value printed
-
-A start:
-  m = ms.model.open "FOLDER"
-  t = ms.tokenizer.open "FOLDER"
-  ms.generate.text(m, t, "Once upon a time", { max_new = 40 })
-  s = ms.model.shrink(m, { layers = 1 })
-  b = ms.batch({ t:ids "Once upon" }, { t:ids " a time" })
-  r = s:evaluate(b, { ms.ce(), ms.kd(m:targets(b)) })
-  r[2].value / r[2].weight
-]]
-
 local DEEP, LONG = 3, 24 -- how far tables are printed
 
 local is_word = '^[%a_][%w_]*$'
@@ -65,17 +47,6 @@ end
 --- @param value any
 --- @return string
 function M.show(value) return (show(value, 0, {})) end
-
---- `help()` at the prompt: how it works, or the names in a table.
---- @param about? table
-function M.help(about)
-  if about == nil then
-    io.write(HELP)
-    return
-  end
-  if type(about) ~= 'table' then error('help: a table or a module, not a ' .. type(about), 2) end
-  for _, key in ipairs(sorted.keys(about)) do print(tostring(key), type(about[key])) end
-end
 
 -- "'<eof>' expected near 'x'" is the other way round: there is too much.
 local function ends_early(why) return why:find("near '<eof>'", 1, true) ~= nil end
@@ -147,7 +118,7 @@ end
 function M.run(prompt)
   local talk = prompt.interactive()
   local read = talk and lines_of_terminal(prompt) or lines_of_file()
-  ms, help = require 'moonstill', M.help
+  ms, help = require 'moonstill', require 'moonstill.help'
   if talk then print('moonstill ' .. ms._VERSION .. ', ' .. jit.version .. '. help() helps.') end
   local failed = false
   while true do

@@ -154,8 +154,25 @@ describe('the prompt without a terminal', function()
     has(err, "'<eof>'")
   end)
   it('helps', function()
-    local _, out = feed 'help()\nhelp(ms.cli)\n'
+    local ms = require 'moonstill'
+    local _, out = feed 'help()\n'
     has(out, 'Ctrl-D leaves')
-    has(out, 'main\tfunction')
+    for name in out:gmatch 'ms%.([%a_]+)' do assert.truthy(ms[name], name) end
+    assert.equal(out, select(2, feed 'help(ms)\n'))
+    local list = select(2, feed 'help(ms.model)\n')
+    has(list, 'Hugging Face folders in and out')
+    has(list, '\nms.model.shrink(teacher, options)\n    A student from some layers of a teacher;')
+    assert.is_nil(list:find('evaluate', 1, true)) -- of a model, not of the module
+    assert.is_nil(list:find('level', 1, true)) -- not for users
+    out = select(2, feed 'm = ms.model.open "tests/fixtures/qwen3"\nhelp(m)\n')
+    has(out, 'model qwen3')
+    has(out, '\nx:evaluate(b, terms)\n    The same values without gradients.\n')
+    assert.is_nil(out:find('shrink', 1, true))
+    out = select(2, feed 'help(ms.model.shrink)\n')
+    has(out, 'ms.model.shrink(teacher, options)\nA student')
+    has(out, '@param teacher ms_model\n')
+    assert.equal('a\tnumber\n', select(2, feed 'help { a = 1 }\n'))
+    has(select(2, feed 'help(print)\n'), 'no text')
+    has(select(3, feed 'help(1)\n'), 'nothing to say about a number')
   end)
 end)
