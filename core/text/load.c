@@ -307,6 +307,19 @@ static ms_status load_class(ms_tokenizer *tok, const json_t *v, const char *wher
   return MS_OK;
 }
 
+/* Runs of word characters and runs of other signs. Not by a pattern's \w: Oniguruma's counts
+ * fractions and superscripts as parts of words, and joiners not. */
+static ms_status load_whitespace(ms_tokenizer *tok, const char *where, ms_steps *out) {
+  ms_step *s;
+  MS_TRY(new_step(tok, where, out, MS_STEP_SPLIT, &s));
+  s->is_in = ms_char_is_space;
+  s->behavior = MS_SPLIT_REMOVED;
+  MS_TRY(new_step(tok, where, out, MS_STEP_SPLIT, &s));
+  s->is_in = ms_char_is_word;
+  s->behavior = MS_SPLIT_CONTIGUOUS;
+  return MS_OK;
+}
+
 static ms_status load_split(ms_tokenizer *tok, const json_t *v, const char *where, ms_steps *out) {
   ms_step *s;
   MS_TRY(new_step(tok, where, out, MS_STEP_SPLIT, &s));
@@ -317,19 +330,14 @@ static ms_status load_split(ms_tokenizer *tok, const json_t *v, const char *wher
 
 static ms_status load_pretokenizer(ms_tokenizer *tok, const json_t *v, const char *where,
                                    ms_steps *out) {
-  static const char WORDS[] = "\\w+|[^\\w\\s]+";
   const char *type = type_of(v);
-  ms_step *s;
   if (!strcmp(type, "Split")) return load_split(tok, v, where, out);
   if (!strcmp(type, "ByteLevel")) return load_byte_level(tok, v, where, out);
   if (!strcmp(type, "Metaspace")) return load_metaspace(tok, v, where, out);
   if (!strcmp(type, "Digits") || !strcmp(type, "Punctuation") || !strcmp(type, "WhitespaceSplit"))
     return load_class(tok, v, where, out);
-  if (strcmp(type, "Whitespace")) return unsupported(tok, where, "pre-tokenizer", type);
-  MS_TRY(new_step(tok, where, out, MS_STEP_SPLIT, &s));
-  s->behavior = MS_SPLIT_REMOVED;
-  s->invert = 1;
-  return ms_regex_new(where, WORDS, sizeof WORDS - 1, &s->regex);
+  if (!strcmp(type, "Whitespace")) return load_whitespace(tok, where, out);
+  return unsupported(tok, where, "pre-tokenizer", type);
 }
 
 static ms_status load_strip(ms_tokenizer *tok, const json_t *v, const char *where, ms_steps *out) {

@@ -483,6 +483,9 @@ describe('tokenizer: words', function()
       'a.,b$\226\130\172'))
     assert.equal('a|b', pieces({ type = 'WhitespaceSplit' }, ' a \194\160b\n'))
     assert.equal('ab|!?|c', pieces({ type = 'Whitespace' }, 'ab!? c'))
+    -- a joiner is part of a word, a fraction and a superscript are not
+    assert.equal('a\226\128\141b|\194\189|x|\194\178',
+      pieces({ type = 'Whitespace' }, 'a\226\128\141b\194\189x\194\178'))
   end)
 
   it('put a space in front of each part when asked', function()
