@@ -10,7 +10,7 @@ if not tools.exists(program) then
 end
 
 describe('the ABI', function()
-  local _, seen = tools.run(program)
+  local _, seen = tools.run(tools.quote(program))
 
   it('has structs and constants of the same size, offset and value', function()
     local structs, fields, constants = 0, 0, 0

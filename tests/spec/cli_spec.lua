@@ -6,6 +6,7 @@ if not tools.exists(program) then
   pending('the executable', program .. ' is not built')
   return
 end
+program = tools.quote(program) -- as the shell takes it
 
 local folder = tools.folder()
 

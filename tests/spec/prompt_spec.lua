@@ -31,7 +31,7 @@ session.__index = session
 
 local function open(state)
   local master = ffi.new 'int[1]'
-  local command = 'TERM=xterm LC_ALL=C.UTF-8 XDG_STATE_HOME=' .. state .. ' exec ' .. program
+  local command = 'TERM=xterm LC_ALL=C.UTF-8 XDG_STATE_HOME=' .. state .. ' exec ' .. tools.quote(program)
   local pid = libc.forkpty(master, nil, nil, nil)
   if pid == 0 then
     libc.execl('/bin/sh', 'sh', '-c', command, ffi.cast('char *', nil))

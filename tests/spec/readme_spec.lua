@@ -15,7 +15,7 @@ describe('README.md', function()
     local tour = assert(tools.read 'README.md':match '```lua\n(.-)```')
     tour = tour:gsub('"models/teacher"', '"' .. folder:gsub('/config.json$', '') .. '"')
     tour = tour:gsub('"models/student"', '"' .. place .. '/student"')
-    local status, out, err = tools.run(program .. ' <' .. tools.write(place .. '/tour', tour))
+    local status, out, err = tools.run(tools.quote(program) .. ' <' .. tools.write(place .. '/tour', tour))
     assert.same({ 0, '' }, { status, err })
     local kl = tonumber(out:match '\n(%d+%.%d+)\n')
     assert.truthy(kl and kl > 0 and kl < 20, out)
@@ -34,7 +34,7 @@ describe('README.md', function()
     local rows = {}
     for i = 1, 60 do rows[i] = row:format(i) end
     tools.write(place .. '/train.jsonl', table.concat(rows))
-    local status, _, err = tools.run(program .. ' ' .. tools.write(place .. '/own.lua', recipe))
+    local status, _, err = tools.run(tools.quote(program) .. ' ' .. tools.write(place .. '/own.lua', recipe))
     assert.equal(0, status, err)
     assert.truthy(tools.exists(place .. '/out/own/student/tokenizer.json'))
     local json, steps, first, last = require 'moonstill.json', 0, nil, nil

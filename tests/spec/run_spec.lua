@@ -131,7 +131,7 @@ describe('a run', function()
     if not tools.exists(program) then pending('no ' .. program) return end
     local out = folder .. '/interrupted130'
     local status, _, err = tools.run(('%s %s tests/run_recipe.lua output=%s interrupt_at=2')
-      :format(environment, program, out))
+      :format(environment, tools.quote(program), out))
     assert.equal(130, status, err)
   end)
 
