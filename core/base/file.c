@@ -21,7 +21,7 @@ ms_status ms_file_read(const char *path, size_t limit, char **text, size_t *byte
   ms_status st = MS_OK;
 
   *text = NULL;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
   if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot open: %s", path, strerror(errno));
   if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
     st = MS_FAIL(MS_EIO, "%s: not a file", path);

@@ -35,8 +35,12 @@ ms_status ms_folder_begin(const char *path, ms_folder *out) {
   MS_TRY_OR(fail, ms_dir_make(parent));
   ms_stale_remove(out->path);
   MS_TRY_OR(fail, ms_text_format(&out->tmp, "%s.%ld.tmp", out->path, (long)getpid()));
-  MS_TRY_OR(fail, ms_dir_remove(out->tmp)); /* of a process that had our number and was killed */
-  if (mkdir(out->tmp, 0777)) {
+  int bad = mkdir(out->tmp, 0777);
+  if (bad && errno == EEXIST) { /* of a process that had our number and was killed */
+    MS_TRY_OR(fail, ms_dir_remove(out->tmp));
+    bad = mkdir(out->tmp, 0777);
+  }
+  if (bad) {
     st = MS_FAIL(MS_EIO, "%s: cannot make folder: %s", out->tmp, strerror(errno));
     goto fail;
   }

@@ -169,7 +169,7 @@ static ms_status read_header(ms_safetensors *f) {
 static ms_status map_file(ms_safetensors *f) {
   struct stat info;
   ms_status st = MS_OK;
-  int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+  int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
   if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot open: %s", f->path, strerror(errno));
   if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
     st = MS_FAIL(MS_EIO, "%s: not a file", f->path);

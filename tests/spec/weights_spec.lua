@@ -123,6 +123,22 @@ describe('weights', function()
     _, message = folders.open(empty)
     assert(message:find('neither model.safetensors', 1, true), message)
   end)
+
+  it('in a pipe are errors and not waited for', function()
+    local at = folders.folder(folders.tiny(), nil, tools.folder())
+    local script = tools.write(at .. '/open.lua',
+      "print(select(2, require 'tests.folders'.open(arg[1])))")
+    local function opened()
+      local _, said = tools.run(("LUA_PATH='%s' timeout 20 luajit %s %s"):format(package.path, script, at))
+      return said
+    end
+    for _, name in ipairs { 'model.safetensors', 'config.json' } do
+      os.remove(at .. '/' .. name)
+      os.execute('mkfifo ' .. at .. '/' .. name)
+      local said = opened()
+      assert(said:find(name .. ': not a file', 1, true), said)
+    end
+  end)
 end)
 
 describe('weights in shards', function()
@@ -502,6 +518,8 @@ describe('a saved model', function()
     assert(message:find('no folder', 1, true), message)
     assert(folders.save(a, tools.folder())) -- an empty one may be filled
     assert(folders.save(a, root .. '/new/below/it'))
+    _, message = folders.save(a, root .. '/' .. ('x'):rep(250)) -- its temporary's name is too long
+    assert(message:find('cannot make folder: File name too long', 1, true), message)
   end)
 
   it('is whole or not there when the disk is full', function()
