@@ -198,7 +198,8 @@ ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_option
   ms_status st;
   *out = NULL;
   MS_REQUIRE(options->dtype == -1 || options->dtype == MS_F32 || options->dtype == MS_BF16,
-             "model: weights cannot be held as dtype %d, only as f32, bf16 or -1", options->dtype);
+             "model: weights cannot be held as %s, only as f32, bf16 or as stored",
+             ms_dtype_name(options->dtype));
   MS_TRY(ms_alloc(sizeof(ms_model), "model", &p));
   ms_model *m = p;
   m->refs = 1;
