@@ -363,7 +363,7 @@ static void symbol_gaps(work *w, const int32_t *id, int32_t n, double alpha, obj
     }
   qsort(w->candidate, (size_t)count, sizeof *w->candidate, by_mass);
   int32_t in = 0;
-  while (in < count && mass < 1 - alpha) mass += exp(w->candidate[in++].lp);
+  while (in < count && (mass < 1 - alpha || alpha <= 0)) mass += exp(w->candidate[in++].lp);
   for (int32_t i = 0; i < n; i++) {
     struct candidate c = {w->lp[i], w->symbol[i] < 0 ? -1 : id[w->symbol[i]]};
     int is_head = w->symbol[i] >= 0 && in && by_mass(&c, &w->candidate[in - 1]) <= 0;
@@ -574,6 +574,8 @@ static struct candidate last_of_head(const full *f, work *w, double alpha) {
     }
   }
   if (alpha >= 1) return (struct candidate){INFINITY, -1};
+  if (alpha <= 0)
+    return (struct candidate){-INFINITY, INT32_MAX}; /* all, though p may round to 1 */
   while (bin < MASS_BINS && mass + w->mass[bin] < 1 - alpha) mass += w->mass[bin++];
   if (bin == MASS_BINS) return (struct candidate){-INFINITY, INT32_MAX};
   for (int64_t i = 0; i < f->t->vocab; i++)

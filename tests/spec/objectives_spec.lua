@@ -231,6 +231,12 @@ describe('objectives: parameters and factors', function()
       o.parameter = 1
       near((kd(y, z, { kind = o.kind, k = o.k, objective = 'reverse_kl' })), (kd(y, z, o)))
     end
+    -- the largest p rounds to 1, and yet is not all
+    local sharp, other = { { 50, 0, 0, 0 } }, { { 0, 9, 3, 0 } }
+    for _, kind in ipairs { 'logits', 'topk' } do
+      near((kd(sharp, other, { kind = kind, k = 4 })),
+        (kd(sharp, other, { kind = kind, k = 4, objective = 'adaptive_kl', parameter = 0 })))
+    end
   end)
 
   it('tvd has no sign where the two agree to 1e-5', function()
