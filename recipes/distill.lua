@@ -13,7 +13,7 @@ local cfg = ms.config({
     max_tokens = 2048,
     over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
     prompt_key = ms.optional 'string', answer_key = ms.optional 'string',
-    text_key = ms.optional 'string' },
+    text_key = ms.optional 'string', messages_key = ms.optional 'string' },
   batch = { tokens = 8192, micro_tokens = 2048 },
   epochs = 1,
   kd = { objective = ms.one_of(ms.kd.objectives), temperature = 1,
@@ -58,6 +58,9 @@ local how = { objective = cfg.kd.objective, temperature = cfg.kd.temperature, on
   target = cfg.kd.target, k = cfg.kd.k, tail = cfg.kd.tail, t_scale = cfg.kd.t_scale,
   beta = cfg.kd.beta, lambda = cfg.kd.lambda, alpha = cfg.kd.alpha,
   vocab = chat:vocab(student, teacher) }
+if how.target == 'topk' and how.k > how.vocab then
+  ms.config.refuse(("'kd.k' is %d, but the models share %d ids"):format(how.k, how.vocab))
+end
 
 local run = ms.run.open(cfg, { student = student, data = train,
   carry = cfg.student or cfg.teacher,

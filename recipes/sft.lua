@@ -9,7 +9,7 @@ local cfg = ms.config({
     max_tokens = 2048,
     over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
     prompt_key = ms.optional 'string', answer_key = ms.optional 'string',
-    text_key = ms.optional 'string' },
+    text_key = ms.optional 'string', messages_key = ms.optional 'string' },
   batch = { tokens = 8192, micro_tokens = 2048 },
   epochs = 1,
   on = ms.one_of({ 'response', 'all' }, nil, 'what is learned: the answers, or the prompts too'),

@@ -358,7 +358,7 @@ local function compare(chat, others)
       local tok = tokenizer.open(folder)
       local ok, why = pcall(tok.same, tok, chat.tokenizer)
       tok:free()
-      if not ok then error('chat: student and teacher: ' .. tostring(why), 3) end
+      if not ok then error('chat: student and teacher: ' .. tostring(why), 0) end
     end
   end
 end
@@ -370,7 +370,7 @@ local function find_folder(model, teachers)
     local folder = folder_of(teacher, 3)
     if has_tokenizer(folder) then return folder end
   end
-  error(('chat: no tokenizer.json in %s'):format(first or 'a model without a folder'), 3)
+  error(('chat: no tokenizer.json in %s'):format(first or 'a model without a folder'), 0)
 end
 
 methods.__index = methods

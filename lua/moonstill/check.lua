@@ -7,6 +7,7 @@ local C = require 'moonstill.C'
 local M = {
   INT32 = 2 ^ 31 - 1, -- the largest that the core's int32_t has
   EXACT = 2 ^ 53,     -- up to here a Lua number is every integer
+  NOWHERE = -1,       -- a level: of errors that name a file, where the caller's line says nothing
 }
 
 local function bound(x) return x == M.EXACT and '2^53' or ('%.0f'):format(x) end

@@ -453,9 +453,9 @@ function M.open(path, chat, options)
   local paths = type(path) == 'table' and path or { path }
   for _, one in ipairs(paths) do
     local ok, why = pcall(read, self, one)
-    if not ok then error(why, 2) end
+    if not ok then error(why, 0) end -- it names the file: the caller's line is not where to look
   end
-  if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 2) end
+  if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 0) end
   if not self.options.quiet then io.stderr:write(tostring(self), '\n') end
   return self
 end

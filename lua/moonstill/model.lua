@@ -85,7 +85,7 @@ end
 --- @return ms_model
 function M.open(path, options)
   local c, o = held('model.open', options, 1)
-  check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
+  check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end), check.NOWHERE)
   return handle(out[0])
 end
 

@@ -170,7 +170,7 @@ handle = ffi.metatype('struct { ms_tokenizer *p; }', {
 --- @return ms_tokenizer
 function M.open(path)
   is_text(path, 'path')
-  check(C.ms_tokenizer_open(path, out))
+  check(C.ms_tokenizer_open(path, out), check.NOWHERE)
   return handle(out[0])
 end
 

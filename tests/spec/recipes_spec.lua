@@ -71,6 +71,21 @@ for _, name in ipairs(recipes) do
       assert.truthy(err:find('max_tokens is 256, not 2048', 1, true), err)
     end)
 
+    it('says which of its files is wrong, and not where the recipe reads it', function()
+      local made = folder .. '/out/smoke/'
+      local bad = tools.write(folder .. '/bad.jsonl', '{"turns": 1}\n')
+      for _, case in ipairs { { 'data.train=' .. bad, bad .. ':1: no known columns' },
+        { 'data.messages_key=turns', bad .. ':1: messages are no list' },
+        { 'student=' .. folder, name == 'distill' and folder .. '/config.json: cannot open'
+          or 'chat: no tokenizer.json in ' .. folder } } do
+        local status, _, why = run(folder, path, 'data.train=' .. bad, 'output=bad',
+          'student=' .. made .. 'student', name == 'distill' and 'teacher=' .. made .. 'teacher/student' or 'seed=1',
+          case[1])
+        assert.equal(1, status)
+        assert.truthy(why:find('moonstill: ' .. case[2], 1, true), why)
+      end
+    end)
+
     if name == 'distill' then
       local made = folder .. '/out/smoke/'
 
@@ -113,9 +128,13 @@ for _, name in ipairs(recipes) do
         assert.truthy(why:find("not beside 'student'", 1, true), why)
       end)
 
-      it('refuses weights that would unlearn the labels or the teacher', function()
+      it('refuses more entries than there are ids, and weights that would unlearn', function()
+        local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
+          'output=k', 'data.train=' .. made .. 'valid.jsonl', 'kd.k=100000')
+        assert.equal(2, status)
+        assert.truthy(why:find("'kd.k' is 100000, but the models share", 1, true), why)
         for _, word in ipairs { 'kd.weight=2', 'kd.weight=-1', 'kd.first_weight=1.5' } do
-          local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
+          status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
             'data.train=' .. made .. 'valid.jsonl', word)
           assert.equal(2, status, word)
           assert.truthy(why:find('must be number >= 0 <= 1, not', 1, true), why)
