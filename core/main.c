@@ -2,6 +2,7 @@
  *
  * The modules are linked in as bytecode, under the symbols where LuaJIT's `require` looks first.
  * The core's symbols are exported, so that the modules take them from the process itself. */
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -44,7 +45,16 @@ static void bound_spinning(char **argv) {
   if (!setenv("GOMP_SPINCOUNT", "2000", 1)) execv("/proc/self/exe", argv);
 }
 
+/* Where a standard stream is closed, the first file opened would take its place, and messages would
+ * be written into it. */
+static void fill_streams(void) {
+  int fd;
+  do { fd = open("/dev/null", O_RDWR); } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
+  fill_streams();
   bound_spinning(argv);
   lua_State *L = luaL_newstate();
   if (!L) {

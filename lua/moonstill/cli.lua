@@ -43,7 +43,7 @@ end
 -- A traceback costs nothing until an error; strings only, so that other values arrive as they are.
 local function trace(message)
   if os.getenv 'MS_TRACE' and type(message) == 'string' then
-    return debug.traceback(message, 2)
+    return (debug.traceback(message, 2)) -- no tail call, which would be a level less
   end
   return message
 end

@@ -482,8 +482,7 @@ local function read(_, schema, options)
   local state = new_state(schema)
   if has(args, '--help', '-h') then
     io.write(help(state, options))
-    io.flush()
-    os.exit(0)
+    os.exit(io.stdout:flush() and 0 or 1)
   end
   read_arguments(state, args, options)
   check_complete(state)
