@@ -110,14 +110,10 @@ static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t byt
   if (a->arena) dev->ops->free(a->arena, a->arena_bytes);
   a->arena = NULL;
   a->arena_bytes = 0;
-  ms_status st = dev->ops->alloc(bytes, &a->arena);
-  if (st == MS_ENOMEM)
-    return MS_FAIL(st,
-                   "activations: no memory for %zu bytes; fewer tokens in a batch, or "
-                   "recompute = true, need less",
-                   bytes);
-  if (st == MS_OK) a->arena_bytes = bytes;
-  return st;
+  MS_TRY(ms_device_alloc(dev, bytes, "activations",
+                         "fewer tokens in a batch, or recompute = true, need less", &a->arena));
+  a->arena_bytes = bytes;
+  return MS_OK;
 }
 
 static void fill_rope(const ms_config *c, float *host, int64_t positions) {

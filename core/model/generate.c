@@ -76,9 +76,11 @@ static ms_status new_cache(ms_generator *g, int64_t capacity) {
   g->cache.slots = g->prompts;
   g->cache.capacity = capacity;
   g->half_bytes = bytes;
-  MS_TRY(dev->ops->alloc(bytes, &p));
+  static const char what[] = "generate: keys and values";
+  static const char less[] = "fewer prompts at once, or a smaller max_new, need less";
+  MS_TRY(ms_device_alloc(dev, bytes, what, less, &p));
   g->cache.k = p;
-  MS_TRY(dev->ops->alloc(bytes, &p));
+  MS_TRY(ms_device_alloc(dev, bytes, what, less, &p));
   g->cache.v = p;
   return MS_OK;
 }

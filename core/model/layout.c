@@ -138,9 +138,13 @@ static ms_status measure(ms_model *m, const char *frozen) {
 static ms_status allocate(ms_model *m, const char *frozen) {
   size_t w = 0, g = 0;
   void *p = NULL;
-  MS_TRY(m->dev->ops->alloc(m->weight_bytes, &m->weight_arena));
+  MS_TRY(ms_device_alloc(m->dev, m->weight_bytes, "weights",
+                         m->dtype == MS_BF16 ? "a smaller model is needed"
+                                             : "dtype = bf16, or a smaller model, needs less",
+                         &m->weight_arena));
   if (m->gradient_bytes) {
-    MS_TRY(m->dev->ops->alloc(m->gradient_bytes, &p));
+    MS_TRY(ms_device_alloc(m->dev, m->gradient_bytes, "gradients",
+                           "frozen parameters, or a smaller model, need less", &p));
     m->gradient_arena = p;
     MS_TRY(MS_OP(m->dev, zero, p, m->gradient_bytes));
   }

@@ -48,6 +48,17 @@ ms_status ms_device_open(const char *spec, ms_device **out) {
   return st;
 }
 
+ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const char *less,
+                          void **out) {
+  char why[200];
+  ms_status st = dev->ops->alloc(bytes, out);
+  if (st != MS_ENOMEM) return st;
+  const char *fact =
+      strstr(ms_last_error(), "no memory"); /* behind the backend's own name for it */
+  snprintf(why, sizeof why, "%s", fact ? fact : ms_last_error());
+  return MS_FAIL(st, "%s: %s; %s", what, why, less);
+}
+
 void ms_device_hold(ms_device *dev) { atomic_fetch_add(&dev->refs, 1); }
 
 void ms_device_close(ms_device *dev) {

@@ -15,6 +15,10 @@ struct ms_device {
 
 void ms_device_hold(ms_device *dev);
 
+/* An arena: when there is no memory for it, the message says whose it was and what needs less. */
+ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const char *less,
+                          void **out);
+
 /* Calls an operation of a device's table; a missing entry is an error that names both. */
 #define MS_OP(dev, op, ...)                         \
   ((dev)->ops->op                                   \

@@ -26,7 +26,8 @@ static ms_status check_options(const ms_adamw_options *o) {
 static ms_status new_arena(const ms_optimizer *opt, float **out) {
   ms_device *dev = opt->model->dev;
   void *p;
-  MS_TRY(dev->ops->alloc(opt->count * sizeof(float), &p));
+  MS_TRY(ms_device_alloc(dev, opt->count * sizeof(float), "optimizer",
+                         "frozen parameters, or a smaller model, need less", &p));
   *out = p;
   return MS_OP(dev, zero, p, opt->count * sizeof(float));
 }

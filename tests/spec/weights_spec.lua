@@ -247,7 +247,7 @@ describe('a model from a config', function()
       hidden_size = 2 ^ 24, head_dim = 2 })
     assert.is_nil(m)
     assert.are.equal(C.MS_ENOMEM, status)
-    assert(message:find('the machine has', 1, true), message)
+    assert(message:find('weights: no memory for %d+ bytes: the machine has %d+; dtype = bf16'), message)
     local _
     _, message, status = folders.create(folders.tiny { num_hidden_layers = 4096,
       num_attention_heads = 2 ^ 16, head_dim = 2 ^ 12, hidden_size = 2 ^ 24 })
@@ -558,6 +558,21 @@ describe('a saved model', function()
 end)
 
 describe('models made with memory that ends', function()
+  it('say which part found none, and what needs less', function()
+    local out, options = ffi.new 'ms_model *[1]', folders.options { train = 1 }
+    local config, seen = json.encode(folders.tiny()), {}
+    folders.walk_allocations(function()
+      local status = C.ms_model_create(folders.device, config, 1, options, out)
+      if status == 0 then C.ms_model_free(out[0]) else seen[#seen + 1] = ffi.string(C.ms_last_error()) end
+      return status
+    end)
+    local all = table.concat(seen, '\n')
+    for _, want in ipairs { 'weights: no memory for %d+ bytes; dtype = bf16',
+      'gradients: no memory for %d+ bytes; frozen parameters' } do
+      assert(all:find(want), want .. ' is not in\n' .. all)
+    end
+  end)
+
   it('are errors that leave nothing behind, wherever it ends', function()
     local out = ffi.new 'ms_model *[1]'
     local options = folders.options { train = 1 }
