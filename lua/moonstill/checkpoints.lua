@@ -113,6 +113,20 @@ end
 
 local function note_changes(run, old) note_group(run, '', run.cfg, old) end
 
+-- The rest of an epoch must be the rest of the one that began.
+local function check_epoch(run, saved, path)
+  local plan = run:plan_epoch(run.state.epoch)
+  if #plan ~= saved.epoch_steps then
+    error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed; '
+      .. 'resume=false begins anew'):format(path, saved.epoch_steps, #plan), 0)
+  end
+  local old, now = saved.config and saved.config.seed or 0, run.cfg.seed or 0
+  if old ~= now and run.state.index < #plan then
+    error(('%s: the seed has changed within an epoch, from %s to %s: samples would come twice, or '
+      .. 'not at all; resume=false begins anew'):format(path, tostring(old), tostring(now)), 0)
+  end
+end
+
 local function resume_from(run, path)
   local ok, state_text = pcall(run.optimizer.read, run.optimizer, path, run.student)
   if not ok then
@@ -132,10 +146,7 @@ local function resume_from(run, path)
   local state = saved.run
   state.total = run.state.total
   run.state, run.saved = state, state.step
-  if #run:plan_epoch(state.epoch) ~= saved.epoch_steps then
-    error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed; '
-      .. 'resume=false begins anew'):format(path, saved.epoch_steps, #run.plan), 0)
-  end
+  check_epoch(run, saved, path)
   run:say(('resumed after step %d of %d from %s'):format(state.step, state.total, path))
 end
 

@@ -197,6 +197,12 @@ describe('a run', function()
     status, _, why = start(1, 'output=' .. out, 'batch.tokens=60')
     assert.equal(1, status)
     assert.truthy(why:find('data, seed or batch sizes have changed', 1, true), why)
+    -- as many steps, of other samples
+    status, _, why = start(1, 'output=' .. out, 'seed=8')
+    assert.equal(1, status)
+    assert.truthy(why:find('seed has changed within an epoch', 1, true), why)
+    finished(1, 'output=' .. folder .. '/epoch', 'epochs=1')
+    finished(1, 'output=' .. folder .. '/epoch', 'epochs=1.5', 'seed=8') -- between two it may
     finished(1, 'output=' .. out, 'max_steps=5')
   end)
 
