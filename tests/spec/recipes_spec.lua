@@ -139,6 +139,13 @@ for _, name in ipairs(recipes) do
           assert.equal(2, status, word)
           assert.truthy(why:find('must be number >= 0 <= 1, not', 1, true), why)
         end
+        -- a factor below 0 likewise; a rate below 0 would end the run near its end
+        for _, word in ipairs { 'kd.t_scale=-1', 'optim.final=-0.1' } do
+          status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
+            'output=below', 'max_steps=1', 'data.train=' .. made .. 'valid.jsonl', word)
+          assert.equal(2, status, word)
+          assert.truthy(why:find('number >', 1, true), why)
+        end
       end)
 
       it('hands on what objectives, optimiser and schedule are told', function()
