@@ -113,7 +113,8 @@ local kinds = {
   ['optim.beta1'] = 'number >= 0 < 1', ['optim.beta2'] = 'number >= 0 < 1',
   ['optim.eps'] = 'number > 0', ['optim.max_skips'] = 'integer >= 1',
   ['optim.decay'] = 'number >= 0', ['optim.final'] = 'number >= 0',
-  ['checkpoint.every'] = 'integer >= 0', ['checkpoint.keep'] = 'integer >= 0', validate = 'integer >= 0',
+  ['checkpoint.every'] = 'integer >= 0', ['checkpoint.keep'] = 'integer >= 0',
+  validate = 'integer >= 0',
 }
 
 local reserved = { ['--help'] = true, ['-h'] = true, ['--smoke'] = true }
