@@ -108,6 +108,7 @@ local function try(m, build)
 end
 
 local list = load_list()
+if #list == 0 then fail('no mutation matches %s', table.concat(arg, ' ')) end
 local build = configure()
 check_specs(list)
 local caught, survived = 0, {}

@@ -29,4 +29,9 @@ describe('tests/mutations.lua', function()
       end
     end
   end)
+  it('is asked for by patterns that match something', function()
+    local status, _, err = tools.run 'luajit tests/mutate.lua . "no such mutation"'
+    assert.equal(2, status)
+    assert.truthy(err:find('no mutation matches', 1, true), err)
+  end)
 end)
