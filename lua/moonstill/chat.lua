@@ -224,7 +224,8 @@ local function add_messages(chat, messages)
     error(('messages are written as ChatML, and this tokenizer has no %s and %s: give prompts and '
       .. 'answers, or texts, in columns of their own'):format(START, END), 0)
   end
-  if not json.is_array(messages) or #messages == 0 then error('messages are no list', 0) end
+  if not json.is_array(messages) then error('messages are no list', 0) end
+  if #messages == 0 then error('messages are an empty list', 0) end
   for i, message in ipairs(messages) do
     local where = 'message ' .. i
     if type(message) ~= 'table' or type(message.role) ~= 'string' or message.role == '' then
@@ -270,15 +271,23 @@ local function add_text(chat, text)
   add_id(eos, 1)
 end
 
+-- Other names of the assistant (gpt, model) are not guessed.
+local function why_nothing(messages)
+  for _, message in ipairs(messages or {}) do
+    if message.role == 'assistant' then return '' end
+  end
+  return messages and ': no message has the role "assistant"' or ''
+end
+
 -- From the weights of tokens to those of the positions that predict them.
-local function finish()
+local function finish(messages)
   local ids, weights, any = ints(length), floats(length), false
   ffi.copy(ids, token, 4 * length)
   for t = 0, length - 2 do
     weights[t] = label[t + 1]
     any = any or label[t + 1] > 0
   end
-  if not any then error('no token is supervised', 0) end
+  if not any then error('no token is supervised' .. why_nothing(messages), 0) end
   return ids, length, weights
 end
 
@@ -300,7 +309,7 @@ function methods:encode(sample)
   else
     error('no messages, no prompt and answer, no text', 0)
   end
-  return finish()
+  return finish(sample.messages)
 end
 
 --- The ids of a prompt whose answer is to be generated: the turns so far and the head of the

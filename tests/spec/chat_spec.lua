@@ -203,12 +203,12 @@ end)
 describe('chat: nothing supervised is an error, never a silent mask [all ones, all zeros]', function()
   local chat = chatml()
   for name, case in pairs {
-    ['no answer'] = { { messages = { user 'a' } }, 'no token is supervised' },
-    ['answers of weight 0'] = { { messages = { user 'a', assistant('b', 0) } }, 'no token is supervised' },
+    ['no answer'] = { { messages = { user 'a' } }, 'no token is supervised: no message has the role "assistant"$' },
+    ['answers of weight 0'] = { { messages = { user 'a', assistant('b', 0) } }, 'no token is supervised$' },
     ['an empty turn'] = { { messages = { user 'a', assistant '' } }, 'message 2: empty answer' },
     ['an empty turn among others'] = { { messages = { assistant '', assistant 'b' } }, 'message 1: empty answer' },
     ['an empty answer'] = { { prompt = 'a', answer = '' }, 'empty answer' },
-    ['no messages'] = { { messages = json.array() }, 'messages are no list' },
+    ['no messages'] = { { messages = json.array() }, 'messages are an empty list' },
     ['null'] = { { messages = json.null }, 'messages are no list' },
     ['a role of other kind'] = { { messages = { { role = 1, content = 'a' } } }, 'message 1: no role' },
     ['a role with a line end'] = { { messages = { { role = 'a\nb', content = 'a' } } }, 'control characters' },
