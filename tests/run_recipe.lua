@@ -58,7 +58,7 @@ function M.data(n, shift)
   return data
 end
 
-M.schema = { output = 'out', epochs = 2, dtype = ms.one_of { 'f32', 'bf16' },
+M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f32', 'bf16' },
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
   checkpoint = { every = 4, keep = 2 }, samples = 60,

@@ -5,6 +5,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local optimizer = require 'moonstill.optimizer'
+local settings = require 'moonstill.settings'
 local sorted = require 'moonstill.sorted'
 local text = require 'moonstill.text'
 
@@ -120,14 +121,29 @@ local function check_epoch(run, saved, path)
     error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed; '
       .. 'resume=false begins anew'):format(path, saved.epoch_steps, #plan), 0)
   end
-  local old, now = saved.config and saved.config.seed or 0, run.cfg.seed or 0
-  if old ~= now and run.state.index < #plan then
-    error(('%s: the seed has changed within an epoch, from %s to %s: samples would come twice, or '
-      .. 'not at all; resume=false begins anew'):format(path, tostring(old), tostring(now)), 0)
+  local old = saved.config or {}
+  for _, part in ipairs { { 'the seed', old.seed or 0, run.cfg.seed or 0 }, { 'batch.tokens',
+    settings.get(old, 'batch', 'tokens'), settings.get(run.cfg, 'batch', 'tokens') } } do
+    if part[2] ~= part[3] and run.state.index < #plan then
+      error(('%s: %s has changed within an epoch, from %s to %s: samples would come twice, or not '
+        .. 'at all; resume=false begins anew'):format(path, unpack(part)), 0)
+    end
   end
 end
 
-local function resume_from(run, path)
+-- A folder that another run has used, most often by a default: its checkpoints are not this one's.
+local function check_models(run, old, path)
+  for _, key in ipairs { 'student', 'teacher', 'layers' } do
+    local now = run.cfg[key]
+    if json.encode(now) ~= json.encode(old[key]) then
+      error(('%s: made with %s = %s, which is %s now: give another output, or resume=false to begin '
+        .. 'anew, or resume=%s to go on from it all the same'):format(path, key,
+        json.encode(old[key]), json.encode(now), path), 0)
+    end
+  end
+end
+
+local function resume_from(run, path, named)
   local ok, state_text = pcall(run.optimizer.read, run.optimizer, path, run.student)
   if not ok then
     error(('%s; it may be of another student than this one: resume=false begins anew')
@@ -137,6 +153,7 @@ local function resume_from(run, path)
   if type(saved.run) ~= 'table' or type(saved.run.step) ~= 'number' then
     error(path .. ': not the checkpoint of a run', 0)
   end
+  if not named then check_models(run, saved.config or {}, path) end
   note_changes(run, saved.config or {})
   if saved.data and run.fingerprint and saved.data ~= run.fingerprint then
     error(('%s: its training data is not this one (fingerprint %s, now %s): samples, or how they '
@@ -147,7 +164,8 @@ local function resume_from(run, path)
   state.total = run.state.total
   run.state, run.saved = state, state.step
   check_epoch(run, saved, path)
-  run:say(('resumed after step %d of %d from %s'):format(state.step, state.total, path))
+  run:say(('resumed after step %d of %d from %s%s'):format(state.step, state.total, path,
+    state.step > state.total and ': it has more steps than were asked for' or ''))
 end
 
 local function set_aside(run)
@@ -192,7 +210,7 @@ function M.resume(run)
     end
     return
   end
-  resume_from(run, path)
+  resume_from(run, path, path == wanted)
   if path == wanted then set_later_aside(run) end
   M.prune(run) -- a kill may have come between a checkpoint and its pruning
 end

@@ -201,9 +201,25 @@ describe('a run', function()
     status, _, why = start(1, 'output=' .. out, 'seed=8')
     assert.equal(1, status)
     assert.truthy(why:find('seed has changed within an epoch', 1, true), why)
+    status, _, why = start(1, 'output=' .. out, 'batch.tokens=121')
+    assert.equal(1, status)
+    assert.truthy(why:find('batch.tokens has changed within an epoch, from 120 to 121', 1, true), why)
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1')
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1.5', 'seed=8') -- between two it may
     finished(1, 'output=' .. out, 'max_steps=5')
+  end)
+
+  it('does not go on with another teacher, unless it is told from where', function()
+    local out = folder .. '/teachers'
+    finished(1, 'output=' .. out, 'max_steps=4')
+    local status, _, why = start(1, 'output=' .. out, 'teacher=two')
+    assert.equal(1, status)
+    assert.truthy(why:find('made with teacher = "one", which is "two" now: give another output', 1, true), why)
+    local err = finished(1, 'output=' .. out, 'teacher=two', 'max_steps=5',
+      'resume=' .. out .. '/checkpoints/step-00000004')
+    assert.truthy(err:find('note: teacher is "two"; the checkpoint was made with "one"', 1, true), err)
+    err = finished(1, 'output=' .. out, 'teacher=two', 'max_steps=3')
+    assert.truthy(err:find('resumed after step 5 of 3 from .-: it has more steps than were asked for'), err)
   end)
 
   it('is not repeated once it is finished', function()
