@@ -32,6 +32,8 @@ enum {
   HIGH = 512,       /* rows of a copied at a time, */
   WIDE = 1024,      /* and columns of b: with DEPTH these bound the memory for panels */
   GROUP = 4,        /* panels of a that are multiplied with one of b in a row */
+  SHORT = 4 * COLS, /* sums up to here are bound by writing */
+  IN_PLACE = 128,   /* rows of a for which it does not pay to copy b, if it is in a cache */
   SERIAL = 1 << 19, /* multiplications not worth waking a thread for */
   LARGE = 1 << 30,  /* multiplications of a rectangle so small that threads get just one */
   COPYING = 32,     /* multiplications in the time it takes to copy one element, */
@@ -88,17 +90,18 @@ typedef struct copy {
 VF_INLINE void copy_rows(const copy *c, int dtype, int64_t panels, int vectors) {
   int64_t size = dtype == MS_F32 ? 4 : 2, ahead = 8 * c->x->step * size;
   int64_t apart = panel_size(c->k, c->width), whole = c->n / c->width;
+  int64_t full = vectors == 1 ? c->width : VF_LANES;
   for (int64_t t = 0; t < c->k; t++) {
     const char *from = element(c->x, c->i0, c->t0 + t);
     float *to = c->panels + t * c->width;
-    for (int64_t j = 0; j < panels; j++, from += c->width * size, to += apart) {
-      int64_t left = j < whole ? c->width : c->n - j * c->width;
+    for (int64_t j = 0; j < whole; j++, from += c->width * size, to += apart)
       for (int i = 0; i < vectors; i++) {
         __builtin_prefetch(from + i * VF_LANES * size + ahead);
-        int64_t n = left - i * VF_LANES;
-        vf_store(to + i * VF_LANES,
-                 n > 0 ? vf_load_weight(from, dtype, i * VF_LANES, n) : vf_set(0));
+        vf_store(to + i * VF_LANES, vf_load_weight(from, dtype, i * VF_LANES, full));
       }
+    for (int i = 0; i < vectors && whole < panels; i++) {
+      int64_t n = c->n - whole * c->width - i * VF_LANES;
+      vf_store(to + i * VF_LANES, n > 0 ? vf_load_weight(from, dtype, i * VF_LANES, n) : vf_set(0));
     }
   }
 }
@@ -189,9 +192,11 @@ VF_INLINE void multiply_panels(int rows, panel a, panel b, int64_t k, float *y, 
   vf sum[ROWS][2] = {};
   const float *q[THIRD];
   for (int i = 0; i < THIRD; i++) q[i] = a.p + 3 * i * a.across;
-  for (int r = 0; r < rows; r++) {
-    __builtin_prefetch(y + r * stride, 1);
-    __builtin_prefetch(y + r * stride + VF_LANES, 1);
+  /* Flat tiles of short sums do not last as long as it takes to fetch y: so early for a later one. */
+  const float *to = VF_LANES < 16 && k <= SHORT ? y + 2 * COLS : y;
+  for (int r = 0; r < rows; r++, to += stride) {
+    __builtin_prefetch(to, 1);
+    if (VF_LANES == 16) __builtin_prefetch(to + VF_LANES, 1);
   }
   for (int64_t t = 0; t < k; t++, b.p += b.along) {
     __builtin_prefetch(q[0] + AHEAD * a.along);
@@ -240,8 +245,8 @@ static panel panel_of_b(const product *p, const block *w, int64_t j) {
 
 static void multiply_block(const product *p, const block *w) {
   int64_t high = pieces(w->m, w->rows), wide = pieces(w->n, COLS);
-  /* Short sums are bound by writing: fewer rows at once. */
-  int64_t group = w->k <= 4 * COLS ? 1 : GROUP;
+  /* Short sums: high tiles write enough rows at once. */
+  int64_t group = VF_LANES == 16 && w->k <= SHORT ? 1 : GROUP;
   for (int64_t first = 0; first < high; first += group)
     for (int64_t j = 0; j < wide; j++)
       for (int64_t i = first; i < ms_min(high, first + group); i++)
@@ -305,7 +310,8 @@ static ms_status multiply_share(const product *p, const grid *g, int64_t id, int
   void *room;
   ms_status st = ms_scratch((size_t)(a_size + b_size) * 4, "panels of a matrix product", &room);
   if (g->n > (p->a.along ? 4 : 8) * COLS) most.a = room;
-  if (p->b.dtype != MS_F32 || !p->b.along || p->n % COLS || g->m > 8 * ROWS)
+  int64_t few = p->k * p->n <= MS_SERIAL ? IN_PLACE : 8 * ROWS;
+  if (p->b.dtype != MS_F32 || !p->b.along || p->n % COLS || g->m > few)
     most.b = (float *)room + a_size;
   int64_t jobs = g->down * g->across;
   if (jobs <= threads || threads == 1) { /* the same ones in the next call: caches are warm */

@@ -17,23 +17,30 @@ enum {
   FAR = 16   /* and of those that are fetched as many rows ahead, by hand */
 };
 
+/* Adds n columns' products of `rows` rows of x and `outs` of w. */
+VF_INLINE void add_products(vf *sum, const float *x, const void *w, int dtype, int rows,
+                            int64_t outs, int64_t in, int64_t n) {
+  vf xs[ROWS];
+  for (int r = 0; r < rows; r++) xs[r] = vf_load_weight(x, MS_F32, r * in, n);
+#pragma GCC unroll 16
+  for (int o = 0; o < VF_LANES / rows; o++)
+    if (o < outs) {
+      vf v = vf_load_weight(w, dtype, o * in, n);
+      for (int r = 0; r < rows; r++) sum[o * rows + r] = vf_fma(v, xs[r], sum[o * rows + r]);
+    }
+}
+
 /* Lane o * rows + r is x[r] . w[o], o < outs <= VF_LANES / rows. `rows`, and mostly `outs` and
  * `dtype`, are constants where this is inlined. */
 VF_INLINE vf dots(const float *x, const void *w, int dtype, int rows, int64_t outs, int64_t in) {
-  vf sum[VF_LANES] = {};
-  for (int64_t i = 0; i < in; i += VF_LANES) {
-    int64_t n = ms_min(in - i, VF_LANES);
-    vf xs[ROWS];
-    for (int r = 0; r < rows; r++)
-      xs[r] = n == VF_LANES ? vf_load(x + r * in + i) : vf_load_n(x + r * in + i, n);
-    for (int o = 0; o < outs; o++) {
-      vf v = vf_load_weight(w, dtype, o * in + i, n);
-      for (int r = 0; r < rows; r++) sum[o * rows + r] = vf_fma(v, xs[r], sum[o * rows + r]);
-    }
-  }
-  vf_transpose(sum);
-  for (int i = 1; i < VF_LANES; i++) sum[0] += sum[i];
-  return sum[0];
+  vf sum[VF_LANES];
+  int64_t i = 0;
+#pragma GCC unroll 16
+  for (int o = 0; o < VF_LANES; o++) sum[o] = vf_set(0);
+  for (; i + VF_LANES <= in; i += VF_LANES)
+    add_products(sum, x + i, vf_weight_at(w, dtype, i), dtype, rows, outs, in, VF_LANES);
+  if (i < in) add_products(sum, x + i, vf_weight_at(w, dtype, i), dtype, rows, outs, in, in - i);
+  return vf_sums(sum);
 }
 
 /* y[0.. rows, 0.. outs] from one block. */

@@ -232,6 +232,21 @@ VF_INLINE void vf_transpose(vf *x) {
   }
 }
 
+/* Sums of all lanes of VF_LANES vectors: lane i is that of x[i]. Each adds lanes 1 apart, then 2 apart,
+ * and so on; x is overwritten. */
+VF_INLINE vf vf_sums(vf *x) {
+#pragma GCC unroll 4
+  for (int s = 1; s < VF_LANES; s *= 2) {
+    vi lane = vi_index(), odd = (lane & s) != 0;
+    vi kept = lane + (odd & VF_LANES), moved = (lane ^ s) + (odd & VF_LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i + s < VF_LANES; i++)
+      if (i % (2 * s) == 0)
+        x[i] = __builtin_shuffle(x[i], x[i + s], kept) + __builtin_shuffle(x[i], x[i + s], moved);
+  }
+  return x[0];
+}
+
 /* To nearest, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits of the fraction. */
 VF_INLINE vf vf_round(vf x) {
   vf magic = vf_set(12582912.0f);
