@@ -18,6 +18,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local json = require 'moonstill.json'
+local options_of = require 'moonstill.options'
 local tokenizer = require 'moonstill.tokenizer'
 
 local M = {}
@@ -25,6 +26,9 @@ local M = {}
 local ints = ffi.typeof 'int32_t[?]'
 local floats = ffi.typeof 'float[?]'
 local PLAIN = { parse = false }
+-- A role that nobody knows is a slip of the pen, and an answer that would not be learnt.
+local ROLES, is_role = { 'system', 'developer', 'user', 'assistant', 'tool', 'function' }, {}
+for _, role in ipairs(ROLES) do is_role[role] = true end
 local START, END = '<|im_start|>', '<|im_end|>'
 
 --- @class ms_chat
@@ -231,7 +235,10 @@ local function add_messages(chat, messages)
     if type(message) ~= 'table' or type(message.role) ~= 'string' or message.role == '' then
       error(where .. ': no role', 0)
     end
-    if message.role:find '[%c]' then error(where .. ': the role has control characters', 0) end
+    if not is_role[message.role] then
+      error(('%s: no role %s; %s'):format(where, json.encode(message.role),
+        options_of.instead(message.role, ROLES)), 0)
+    end
     local content = content_of(message, where)
     local weight = message.role == 'assistant' and weight_of(message.weight, where) or nil
     if weight and weight > 0 and content == '' then error(where .. ': empty answer', 0) end

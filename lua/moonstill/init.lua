@@ -5,12 +5,22 @@ local M = { _VERSION = '0.1.0' }
 local from = { option = 'config', required = 'config', optional = 'config', one_of = 'config',
   ce = 'kd' }
 
+-- In the executable the docstrings know what else there is.
+local function unknown(name)
+  local found, docs = pcall(require, 'moonstill.docs')
+  local sorted, options_of = require 'moonstill.sorted', require 'moonstill.options'
+  local near = found and options_of.instead(name, sorted.keys(docs, from))
+  return ("moonstill has no '%s'%s"):format(name, near and near:find '^did' and '; ' .. near or '')
+end
+
 setmetatable(M, {
   __index = function(_, name)
     local module = from[name]
     local ok, value = pcall(require, 'moonstill.' .. (module or name))
     if not ok then
-      if value:find("module 'moonstill." .. name .. "' not found", 1, true) then return nil end
+      if value:find("module 'moonstill." .. name .. "' not found", 1, true) then
+        value = unknown(name)
+      end
       error(value, 2)
     end
     if module then value = value[name] end

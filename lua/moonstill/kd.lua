@@ -44,13 +44,8 @@ local function number_of(list, what, name, level)
   for i, known in ipairs(list) do
     if known == name then return i - 1 end
   end
-  local given, near, least = tostring(name), nil, 4
-  for _, known in ipairs(list) do
-    local d = options_of.distance(given, known)
-    if d < least then near, least = known, d end
-  end
-  error(("kd: no %s '%s'; %s"):format(what, given, near and ("did you mean '%s'?"):format(near)
-    or 'there are ' .. table.concat(list, ', ')), level + 1)
+  error(("kd: no %s '%s'; %s"):format(what, tostring(name), options_of.instead(name, list)),
+    level + 1)
 end
 
 local function scale_of(t_scale, level)

@@ -19,16 +19,24 @@ local function distance(a, b)
   return one[#b]
 end
 
-local function unknown(what, there_are, key)
-  local names = sorted.keys(there_are)
-  local best, least = nil, math.min(3, #tostring(key)) -- of short words too much may be changed
+--- What to say of a word that is none of `names`: the one that was meant, or which there are.
+--- @param word any
+--- @param names string[]
+--- @return string
+local function instead(word, names)
+  word = tostring(word)
+  local best, least = nil, math.min(3, #word) -- of short words too much may be changed
   for _, name in ipairs(names) do
-    local d = distance(tostring(key), name)
+    local d = distance(word, name)
     if d < least then best, least = name, d end
   end
-  local text = ("%s: no option '%s'; "):format(what, tostring(key))
-  if best then return text .. ("did you mean '%s'?"):format(best) end
-  return text .. 'there are ' .. table.concat(names, ', ')
+  if best then return ("did you mean '%s'?"):format(best) end
+  return 'there are ' .. table.concat(names, ', ')
+end
+
+local function unknown(what, there_are, key)
+  local names = sorted.keys(there_are)
+  return ("%s: no option '%s'; %s"):format(what, tostring(key), instead(key, names))
 end
 
 --- An error when `given` has a key that is none of `names`: for options without a fixed default.
@@ -71,4 +79,4 @@ local function take(_, what, defaults, given, level)
 end
 
 --- `distance`: how many edits lie between two words, a swap of neighbours being one.
-return setmetatable({ distance = distance, known = known }, { __call = take })
+return setmetatable({ distance = distance, known = known, instead = instead }, { __call = take })

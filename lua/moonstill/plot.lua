@@ -2,12 +2,13 @@
 ---
 --- A panel is a table: `title`, `x_label`, `y_label`, `log` (a logarithmic y axis), `y_min`,
 --- `y_max`, and `series`, a list of { name, x = {..}, y = {..} } whose x ascend; `style`, a number,
---- gives a series the same look in several panels (default: its place). Points that are not finite
---- (or not positive on a logarithmic axis) are left out. The SVG needs no font, script or style
---- from elsewhere.
+--- gives a series the same look in several panels (default: its place). Points that are not finite,
+--- not positive on a logarithmic axis, or null in JSON are left out. The SVG needs no font, script
+--- or style from elsewhere.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 
 local M = {}
@@ -19,7 +20,7 @@ local marks = { 'o', '+', 'x', '*', '#', '@' }
 
 -- axes -------------------------------------------------------------------------------------------
 
-local function finite(v) return v == v and v > -math.huge and v < math.huge end
+local function finite(v) return type(v) == 'number' and v - v == 0 end
 
 local function usable(panel, y) return finite(y) and (not panel.log or y > 0) end
 
@@ -112,6 +113,14 @@ local function axes_of(panel, x_most, y_most)
   }
 end
 
+local function check_number(i, s, axis, k)
+  local v = s[axis][k]
+  if type(v) ~= 'number' and v ~= json.null then
+    error(("plot: series %d ('%s'): %s[%d] is a %s, not a number"):format(i, tostring(s.name), axis,
+      k, type(v)), 4)
+  end
+end
+
 local function check_panel(panel)
   if type(panel.series) ~= 'table' or #panel.series == 0 then
     error('plot: a panel needs a list of series', 3)
@@ -120,6 +129,7 @@ local function check_panel(panel)
     if type(s.x) ~= 'table' or type(s.y) ~= 'table' or #s.x ~= #s.y then
       error(("plot: series %d ('%s') needs x and y of equal length"):format(i, tostring(s.name)), 3)
     end
+    for k = 1, #s.x do check_number(i, s, 'x', k) check_number(i, s, 'y', k) end
   end
 end
 
@@ -155,7 +165,7 @@ local function put_axes(put, panel, axes, box)
   end
   put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="axis"/>', box.left, box.bottom,
     box.right, box.bottom)
-  if panel.title then put_text(put, box.left, box.top - 30, 'start', 'title', panel.title) end
+  if panel.title then put_text(put, box.left, box.head, 'start', 'title', panel.title) end
   if panel.x_label then
     put_text(put, (box.left + box.right) / 2, box.bottom + 38, 'middle', 'label', panel.x_label)
   end
@@ -196,14 +206,40 @@ local function put_series(put, panel, axes, box, s, colour, dash)
   finish()
 end
 
-local function put_legend(put, panel, box)
-  local x, y = box.left, box.top - 12
+local LETTER, LINE = 6.6, 17 -- of the legend, in pixels
+
+-- A text of at most `most` characters, cut at the end.
+local function shortened(text, most)
+  local first, count = {}, 0
+  for letter in text:gmatch '[%z\1-\127\192-\255][\128-\191]*' do
+    count = count + 1
+    if count < most then first[count] = letter end
+  end
+  return count <= most and text or table.concat(first) .. '\226\128\166', math.min(count, most)
+end
+
+-- The names of a panel's series with their places, in as many lines as `width` asks for; and how
+-- many lines those are.
+local function legend_of(panel, width)
+  local list, x, line = {}, 0, 0
+  local most = math.max(1, math.floor((width - 32) / LETTER))
   for i, s in ipairs(panel.series) do
-    local colour, dash = look_of(s, i)
+    local name, letters = shortened(tostring(s.name or ('series ' .. i)), most)
+    local wide = 32 + LETTER * letters
+    if x > 0 and x + wide > width then x, line = 0, line + 1 end
+    list[i] = { name = name, x = x, line = line }
+    x = x + wide + 16
+  end
+  return list, line + 1
+end
+
+local function put_legend(put, panel, legend, box)
+  for i, entry in ipairs(legend) do
+    local x, y = box.left + entry.x, box.top - 12 - LINE * (legend[#legend].line - entry.line)
+    local colour, dash = look_of(panel.series[i], i)
     put('<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"%s class="line"/>', x, y - 4,
       x + 26, y - 4, colour, dash ~= '' and (' stroke-dasharray="%s"'):format(dash) or '')
-    put_text(put, x + 32, y, 'start', 'tick', s.name or ('series ' .. i))
-    x = x + 48 + 6.6 * #tostring(s.name or ('series ' .. i))
+    put_text(put, x + 32, y, 'start', 'tick', entry.name)
   end
 end
 
@@ -230,8 +266,10 @@ function M.svg(panels, options)
   put '<rect width="100%" height="100%" fill="#fff"/>'
   for i, panel in ipairs(panels) do
     check_panel(panel)
-    local box = { left = (i - 1) * width + 72, right = i * width - 24, top = 58,
-      bottom = height - 52 }
+    local box = { left = (i - 1) * width + 72, right = i * width - 24, bottom = height - 52 }
+    local legend, lines = legend_of(panel, box.right - box.left)
+    box.head = 28
+    box.top = box.head + 13 + LINE * lines
     box.width, box.height = box.right - box.left, box.bottom - box.top
     local axes = axes_of(panel, math.max(2, math.floor(box.width / 75)),
       math.max(2, math.floor(box.height / 45)))
@@ -239,7 +277,7 @@ function M.svg(panels, options)
     for k, s in ipairs(panel.series) do
       put_series(put, panel, axes, box, s, look_of(s, k))
     end
-    put_legend(put, panel, box)
+    put_legend(put, panel, legend, box)
   end
   put '</svg>\n'
   return table.concat(out, '\n')
@@ -256,15 +294,18 @@ end
 
 -- terminal ---------------------------------------------------------------------------------------
 
+local function drawable(panel, s, i) return finite(s.x[i]) and usable(panel, s.y[i]) end
+
 -- y of a series at x by straight lines between its points, or nil outside or beside a gap.
 local function value_at(panel, s, x)
   for i = 1, #s.x - 1 do
-    local a, b = s.x[i], s.x[i + 1]
-    if x >= a and x <= b and usable(panel, s.y[i]) and usable(panel, s.y[i + 1]) then
-      return b == a and s.y[i] or s.y[i] + (s.y[i + 1] - s.y[i]) * (x - a) / (b - a)
+    if drawable(panel, s, i) and drawable(panel, s, i + 1) then
+      local a, b = s.x[i], s.x[i + 1]
+      if x >= a and x <= b then
+        return b == a and s.y[i] or s.y[i] + (s.y[i + 1] - s.y[i]) * (x - a) / (b - a)
+      end
     end
   end
-  if #s.x == 1 then return usable(panel, s.y[1]) and s.y[1] or nil end
 end
 
 local function blank(columns, rows)
@@ -276,16 +317,24 @@ local function blank(columns, rows)
   return cells
 end
 
+local function draw_mark(axes, cells, c, y, mark)
+  local at, rows = axes.y(y), #cells
+  if at < -0.5 / rows or at > 1 + 0.5 / rows then return end
+  local r = rows - math.floor(at * (rows - 1) + 0.5)
+  cells[math.max(1, math.min(rows, r))][c] = mark
+end
+
+-- A line where there is one; a point alone is in no line.
 local function draw_series(panel, axes, cells, s, mark, x_low, x_high)
-  local rows, columns = #cells, #cells[1]
+  local columns = #cells[1]
   for c = 1, columns do
     local y = value_at(panel, s, x_low + (x_high - x_low) * (c - 1) / (columns - 1))
-    if y then
-      local at = axes.y(y)
-      if at >= -0.5 / rows and at <= 1 + 0.5 / rows then
-        local r = rows - math.floor(at * (rows - 1) + 0.5)
-        cells[math.max(1, math.min(rows, r))][c] = mark
-      end
+    if y then draw_mark(axes, cells, c, y, mark) end
+  end
+  for i = 1, #s.x do
+    if drawable(panel, s, i) and not (drawable(panel, s, i - 1) or drawable(panel, s, i + 1)) then
+      local c = 1 + math.floor(axes.x(s.x[i]) * (columns - 1) + 0.5)
+      draw_mark(axes, cells, c, s.y[i], mark)
     end
   end
 end

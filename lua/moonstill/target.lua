@@ -58,8 +58,8 @@ function M.wrap(p) return handle(p) end
 local function number_of(map, what, name, level)
   local number = map[name]
   if number then return number end
-  error(("target: no %s '%s'; there are %s"):format(what, tostring(name),
-    table.concat(sorted.keys(map), ', ')), level + 1)
+  error(("target: no %s '%s'; %s"):format(what, tostring(name),
+    options_of.instead(name, sorted.keys(map))), level + 1)
 end
 
 --- The options as the core takes them, in memory that the next call reuses.

@@ -211,7 +211,11 @@ describe('chat: nothing supervised is an error, never a silent mask [all ones, a
     ['no messages'] = { { messages = json.array() }, 'messages are an empty list' },
     ['null'] = { { messages = json.null }, 'messages are no list' },
     ['a role of other kind'] = { { messages = { { role = 1, content = 'a' } } }, 'message 1: no role' },
-    ['a role with a line end'] = { { messages = { { role = 'a\nb', content = 'a' } } }, 'control characters' },
+    ['a role with a line end'] = { { messages = { { role = 'a\nb', content = 'a' } } },
+      'message 1: no role "a\\nb"; there are system, developer, user, assistant, tool, function' },
+    ['a role with a slip of the pen'] = {
+      { messages = { user 'a', assistant 'b', { role = 'asistant', content = 'c' } } },
+      'message 3: no role "asistant"; did you mean \'assistant\'' },
     ['no content'] = { { messages = { { role = 'assistant', content = json.null } } },
       'message 1: content is not text' },
     ['an image'] = { { messages = { user(json.array { { type = 'image' } }) } }, 'part 1 of the content is not text' },

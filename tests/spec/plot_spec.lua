@@ -108,6 +108,37 @@ describe('plot.svg', function()
     assert.is_nil(plot.svg(p):find('nan', 1, true))
   end)
 
+  it('has a legend within the picture, in as many lines as its names need', function()
+    local p = panel()
+    p.series = {}
+    for i = 1, 9 do p.series[i] = { name = 'a name of some length', x = { 0, 1 }, y = { 1, 2 } } end
+    p.series[9].name = ('\195\169'):rep(500)
+    local svg, lines = plot.svg(p, { width = 400, height = 400 }), {}
+    local first = tonumber(svg:match '<text x="[^"]+" y="([^"]+)"[^>]+class="title"')
+    local highest = math.huge
+    for _, run in ipairs(points(svg)) do highest = math.min(highest, run[2][2]) end
+    local count = 0
+    for x, y, name in svg:gmatch '<text x="([%d.]+)" y="([%d.]+)" text%-anchor="start" class="tick">([^<]+)<' do
+      count = count + 1
+      lines[y] = true
+      local letters = select(2, name:gsub('[^\128-\191]', ''))
+      assert.is_true(x + 6.6 * letters <= 400, name)
+      assert.is_true(tonumber(y) > first and tonumber(y) < highest, y)
+    end
+    assert.equal(9, count)
+    local n = 0
+    for _ in pairs(lines) do n = n + 1 end
+    assert.equal(9, n) -- 21 letters are half of the width and more
+    assert.truthy(svg:find '\195\169\226\128\166<')
+  end)
+
+  it('leaves out what is null in JSON', function()
+    local json = require 'moonstill.json'
+    local p = panel()
+    p.series = { { name = 'x', x = { 0, 1, 2, 3, 4 }, y = json.decode '[1, 2, null, 3, 4]' } }
+    assert.equal(2, #points(plot.svg(p)))
+  end)
+
   it('is well-formed', function()
     if tools.run 'command -v rsvg-convert' ~= 0 then return pending 'no rsvg-convert here' end
     local path = tools.folder() .. '/a.svg'
@@ -120,6 +151,10 @@ describe('plot.svg', function()
     assert.has_error(function() plot.svg { series = {} } end, 'plot: a panel needs a list of series')
     assert.has_error(function() plot.svg { series = { { name = 'n', x = { 1 }, y = {} } } } end,
       "plot: series 1 ('n') needs x and y of equal length")
+    assert.has_error(function() plot.svg { series = { { name = 'n', x = { 1, 2 }, y = { 3, '4' } } } } end,
+      "plot: series 1 ('n'): y[2] is a string, not a number")
+    assert.has_error(function() plot.sketch { series = { { name = 'n', x = { 1, true }, y = { 3, 4 } } } } end,
+      "plot: series 1 ('n'): x[2] is a boolean, not a number")
   end)
 end)
 
@@ -139,8 +174,15 @@ describe('plot.sketch', function()
     }, '\n'), (text:gsub('%s+$', '')))
   end)
 
-  it('copes with one point and with none', function()
-    assert.is_string(plot.sketch { series = { { name = 'a', x = { 3 }, y = { 5 } } } })
+  it('draws points that stand alone', function()
+    local nan = 0 / 0
+    local text = plot.sketch({ series = { { name = 'a', x = { 0, 2, 4, 6, 8 }, y = { 0, nan, 4, nan, 0 } } } },
+      { columns = 9, rows = 3 })
+    assert.equal('o a\n4 |    o\n2 |\n0 |o       o', text:match '^(.-)\n  %+')
+    assert.equal(1, select(2, plot.sketch { series = { { x = { 3 }, y = { 5 } } } }:gsub('|[^\n]*o', '')))
+  end)
+
+  it('copes with none', function()
     assert.is_string(plot.sketch { series = { { name = 'a', x = {}, y = {} } } })
   end)
 end)
