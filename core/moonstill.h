@@ -238,10 +238,11 @@ double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
 /* ---- models ---- */
 
 /* How a model is held. dtype: MS_F32 or MS_BF16 for the weights, -1 for "as stored": bf16 when all
- * weights are, otherwise f32, which holds every stored value (bf16 would round f16's). train: gradients are kept and, for bf16, f32 masters by the optimiser. recompute:
- * activations are rebuilt by layer in the backward pass. frozen: name patterns (with * and ?),
- * separated by spaces, of parameters that get no gradient. head_bytes: budget of the fused head's
- * workspace, 0 for the default. */
+ * weights are, otherwise f32, which holds every stored value (bf16 would round f16's). train:
+ * gradients are kept and, for bf16, f32 masters by the optimiser. recompute: activations are rebuilt
+ * by layer in the backward pass. frozen: name patterns (with * and ?), separated by spaces, of
+ * parameters that get no gradient. head_bytes: budget of the fused head's workspace, 0 for the
+ * default. */
 typedef struct ms_model_options {
   int32_t dtype, train, recompute, reserved;
   const char *frozen;
@@ -262,7 +263,8 @@ ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, 
 /* Writes a folder that transformers loads: config.json, model.safetensors (with shards over
  * `shard_bytes`, 0 for the default of 5 GB), and the tokenizer and generation files found in the
  * folder `carry` (NULL: the one the model was opened from). Atomic: the folder appears as a whole.
- * dtype -1 writes the dtype the weights are held in. */
+ * dtype -1 writes the dtype the weights are held in, or f16 where the model was opened as stored, not
+ * to train, from weights that are all f16. */
 ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
                         int64_t shard_bytes);
 void ms_model_free(ms_model *model);

@@ -210,6 +210,7 @@ ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_option
   m->dev = dev;
   ms_device_hold(dev);
   m->dtype = options->dtype == -1 ? ms_layout_dtype(config->dtype) : options->dtype;
+  m->stored = m->dtype;
   m->train = options->train != 0;
   m->recompute = options->recompute != 0;
   m->head_bytes = options->head_bytes;

@@ -54,7 +54,8 @@ typedef struct ms_layer {
 struct ms_model {
   ms_device *dev;
   ms_config config;
-  int dtype; /* of the weights: MS_F32 or MS_BF16 */
+  int dtype;  /* of the weights: MS_F32 or MS_BF16 */
+  int stored; /* dtype that a save has unless told: `dtype`, or MS_F16 for what was opened so */
   int train, recompute;
   int64_t head_bytes;
   char *path;       /* the folder it came from; NULL for none */

@@ -85,7 +85,7 @@ static ms_status config_text(const ms_model *m, int dtype, char **text) {
 }
 
 ms_status ms_model_config(const ms_model *model, char **json) {
-  return config_text(model, model->dtype, json);
+  return config_text(model, model->stored, json);
 }
 
 /* ---- weights ---- */
@@ -203,7 +203,7 @@ static ms_status carry_files(const ms_folder *folder, const char *from) {
 ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char *carry, int dtype,
                          int64_t shard_bytes) {
   char *text;
-  if (dtype == -1) dtype = m->dtype;
+  if (dtype == -1) dtype = m->stored;
   MS_REQUIRE(dtype == MS_F32 || dtype == MS_BF16 || dtype == MS_F16,
              "model: cannot be saved as dtype %d", dtype);
   MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);

@@ -220,11 +220,17 @@ static ms_status check_extras(const source *s, const ms_model *m) {
   return MS_OK;
 }
 
-/* bf16 when every weight is; otherwise f32, which holds every stored value. */
+/* The dtype that all weights have; f32, which holds every stored value, when they differ. */
 static int stored_dtype(const source *s, int32_t parameters) {
-  for (int32_t i = 0; i < parameters; i++)
-    if (s->stored[i]->dtype != MS_BF16) return MS_F32;
-  return MS_BF16;
+  for (int32_t i = 1; i < parameters; i++)
+    if (s->stored[i]->dtype != s->stored[0]->dtype) return MS_F32;
+  return s->stored[0]->dtype;
+}
+
+/* f16 is held as f32, and goes back to what it was unless training has moved it off f16's grid. */
+static void hold_as_stored(ms_model *m, int dtype) {
+  m->dtype = ms_layout_dtype(dtype);
+  m->stored = m->train ? m->dtype : dtype;
 }
 
 /* ---- the whole ---- */
@@ -246,7 +252,7 @@ static ms_status load(source *s, ms_model *m, const ms_model_options *options) {
   MS_TRY(open_files(s));
   MS_TRY(match(s, m));
   MS_TRY(check_extras(s, m));
-  if (options->dtype == -1) m->dtype = stored_dtype(s, m->parameters);
+  if (options->dtype == -1) hold_as_stored(m, stored_dtype(s, m->parameters));
   MS_TRY(ms_layout_fill(m, options->frozen));
   for (int32_t i = 0; i < m->parameters; i++)
     MS_TRY(ms_safetensors_read(s->in[i], s->stored[i], m->dev, m->parameter[i].w, m->dtype));

@@ -158,7 +158,8 @@ local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
 --- Writes a folder that transformers loads; it appears as a whole.
 --- @param path string
 --- @param options? table carry: the folder whose tokenizer and generation files go along (default
----   the one the model came from); dtype: 'f32', 'bf16', 'f16' or 'stored'; shard_bytes
+---   the one the model came from); dtype: 'f32', 'bf16', 'f16' or 'stored' (as the weights are
+---   held; f16 where they came so and are not trained); shard_bytes
 --- @return ms_model self
 function methods:save(path, options)
   local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)

@@ -433,6 +433,26 @@ describe('a saved model', function()
     same(m, assert(folders.open(path)))
   end)
 
+  it('is written as it was stored, f16 too, unless it is trained', function()
+    for _, name in ipairs { 'float16', 'bfloat16', 'float32' } do
+      local there, back = root .. '/as-' .. name, root .. '/back-' .. name
+      local dtype = ({ float16 = C.MS_F16, bfloat16 = C.MS_BF16, float32 = C.MS_F32 })[name]
+      assert(folders.save(assert(folders.create(folders.tiny(), 4)), there, { dtype = dtype }))
+      local m = assert(folders.open(there))
+      assert(folders.save(m, back))
+      for _, file in ipairs { '/model.safetensors', '/config.json' } do
+        assert.is_true(tools.read(there .. file) == tools.read(back .. file), name .. file)
+      end
+    end
+    local half = root .. '/as-float16'
+    assert(folders.save(assert(folders.open(half, { train = 1 })), root .. '/trained'))
+    assert(folders.save(assert(folders.open(half, { dtype = C.MS_F32 })), root .. '/full'))
+    for _, path in ipairs { '/trained', '/full' } do
+      assert.are.equal('float32', json.decode(tools.read(root .. path .. '/config.json')).torch_dtype)
+      same(assert(folders.open(half)), assert(folders.open(root .. path)))
+    end
+  end)
+
   it('is written in the dtype asked for, and says so', function()
     local m = assert(folders.create(folders.tiny { torch_dtype = absent, dtype = 'float32' }, 4))
     for name, dtype in pairs { float16 = C.MS_F16, bfloat16 = C.MS_BF16, float32 = C.MS_F32 } do
