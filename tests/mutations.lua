@@ -92,6 +92,8 @@ return {
     new = 'return window && t - window + 2 > start ? t - window + 2 : start;' },
   { name = 'mask shifted', file = 'kernels/cpu/attention.h', specs = attention,
     old = 'vi seen = after >= 0;', new = 'vi seen = after >= -1;' },
+  { name = 'key rows that are copied keep their distance', file = 'kernels/cpu/attention.h',
+    specs = attention, old = '  *row = dim;\n', new = '' },
   { name = 'older sums not rescaled', file = 'kernels/cpu/attention.c', specs = attention,
     old = 'vf shrink = vf_exp(old - top);', new = 'vf shrink = vf_set(1);' },
 
@@ -225,6 +227,9 @@ return {
   { name = 'ties of adaptive KL go to the higher id', file = 'kernels/cpu/head_loss.c',
     specs = { 'objectives' }, old = 'return x->id < y->id ? -1 : x->id > y->id;',
     new = 'return x->id > y->id ? -1 : x->id < y->id;' },
+  { name = 'ties of adaptive KL count in every vector before them', file = 'kernels/cpu/head_loss.c',
+    specs = { 'objectives' }, old = 'for (int64_t j = i; j < i + VF_LANES && j < n; j++) /* ties',
+    new = 'for (int64_t j = i; j < n; j++) /* ties' },
 
   -- training ---------------------------------------------------------------------------------
   { name = 'decay on norms and biases', file = 'core/train/optimizer.c', specs = { 'optimizer' },
@@ -326,6 +331,9 @@ return {
   { name = 'a step takes a sample too many', file = 'lua/moonstill/packing.lua',
     specs = { 'packing' }, old = 'if not step or lengths[i] > room then',
     new = 'if not step or room <= 0 then' },
+  { name = 'micro-batches stay in the order of their cost', file = 'lua/moonstill/packing.lua',
+    specs = { 'packing' },
+    old = 'table.sort(list, function(a, b) return place[a[1]] < place[b[1]] end)\n', new = '' },
   { name = 'every epoch has the order of the first', file = 'core/base/random.c',
     specs = { 'dataset', 'toy' }, old = 'uint64_t stream = epoch | (1ull << 63)',
     new = 'uint64_t stream = 1ull << 63' },
@@ -333,6 +341,10 @@ return {
   -- recipes ----------------------------------------------------------------------------------
   { name = 'the peak is reached a step early', file = 'lua/moonstill/schedule.lua',
     specs = { 'schedule' }, old = 'value * state.step / (n + 1)', new = 'value * state.step / n' },
+  { name = 'a schedule under a warm-up sees the whole run\'s progress',
+    file = 'lua/moonstill/schedule.lua', specs = { 'schedule' },
+    old = 'inner.progress = (inner.step - 1) / math.max(1, inner.total - 1)',
+    new = 'inner.progress = state.progress' },
   { name = 'wsd falls from the start', file = 'lua/moonstill/schedule.lua',
     specs = { 'schedule' }, old = 'local into = state.step - 1 - (state.total - n)',
     new = 'local into = state.step - 1' },

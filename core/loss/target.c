@@ -205,7 +205,6 @@ ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const i
   MS_TRY(new_target(NULL, options, rows, &none, out));
   if (!rows) return MS_OK; /* the arrays may be NULL then, which memcpy may not be given */
   size_t n = (size_t)rows * (size_t)options->k * 4;
-  if (!rows) return MS_OK; /* the arrays may then be NULL */
   memcpy((*out)->id, id, n);
   memcpy((*out)->log_p, log_p, n);
   memcpy((*out)->log_rest, log_rest, (size_t)rows * 4);

@@ -22,9 +22,9 @@ static inline void add_scaled(float *y, float a, const float *x, int32_t n) {
     vf_store_n(y + i, vf_fma(vf_set(a), vf_load_n(x + i, n - i), vf_load_n(y + i, n - i)), n - i);
 }
 
-/* One query row over `n` keys, `stride` apart; returns the log-sum-exp. */
-static float one_row(float *y, const float *q, const float *k, const float *v, int64_t n,
-                     int64_t stride, int32_t dim, float scale) {
+/* One query row over `n` keys, `stride` apart. */
+static void one_row(float *y, const float *q, const float *k, const float *v, int64_t n,
+                    int64_t stride, int32_t dim, float scale) {
   float sum[MAX_DIM] = {0}, p[KEYS], top = -INFINITY, total = 0;
   for (int64_t j0 = 0; j0 < n; j0 += KEYS) {
     int m = (int)(n - j0 < KEYS ? n - j0 : KEYS);
@@ -47,7 +47,6 @@ static float one_row(float *y, const float *q, const float *k, const float *v, i
     }
   }
   for (int32_t c = 0; c < dim; c++) y[c] = sum[c] / total;
-  return top + logf(total);
 }
 
 ms_status MS_KERNEL(attention_cached)(ms_stream *s, float *y, const float *q, const float *k,

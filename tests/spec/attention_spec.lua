@@ -25,7 +25,8 @@ local function inputs(make, s)
 end
 
 -- One row, odd dims, several segments (empty ones too), grouped heads, windows that are shorter
--- than, equal to and longer than a segment, and lengths around the kernels' block sizes.
+-- than, equal to and longer than a segment, lengths around the kernels' block sizes, and key rows a
+-- multiple of 1 KB apart, which the kernels copy.
 local forward = {
   shape({ 0, 1 }, 1, 1, 1), shape({ 0, 3 }, 2, 1, 5), shape({ 0, 7, 8, 8, 20 }, 4, 2, 16),
   shape({ 0, 33 }, 3, 3, 64), shape({ 0, 5, 40 }, 6, 2, 20, 4), shape({ 0, 30 }, 2, 1, 8, 1),
@@ -33,6 +34,7 @@ local forward = {
   shape({ 0, 130 }, 2, 1, 128), shape({ 0, 200 }, 2, 2, 32, 70), shape({ 0, 65 }, 1, 1, 256),
   shape({ 0, 20, 300 }, 2, 1, 64), shape({ 0, 270 }, 4, 1, 40, 129), shape({ 0, 40 }, 7, 1, 33),
   shape({ 0, 150 }, 9, 3, 72, 64), shape({ 0, 100 }, 1, 1, 100, 0, 2.5),
+  shape({ 0, 9, 75 }, 4, 2, 128), shape({ 0, 40 }, 32, 32, 40, 20),
 }
 
 kernels.on_devices('attention', function(case)

@@ -225,6 +225,16 @@ describe('objectives: parameters and factors', function()
           (kd(a, b, o)))
       end
     end
+    -- more equal ids than a vector holds, the head's end among them, and others between
+    local c, d, V = { {} }, { random_row(200, 4, 2) }, 200
+    for i = 1, V do c[1][i] = i % 3 == 0 and 0 or 1 end
+    for _, alpha in ipairs { 0.9, 0.5, 0.3, 0.1 } do
+      for _, o in ipairs { { kind = 'logits' }, { k = V } } do
+        o.objective, o.parameter = 'adaptive_kl', alpha
+        near((heads.kd_row({ objective = 'adaptive_kl', T = 1, vocab = V, parameter = alpha, k = o.k }, d[1], c[1])),
+          (kd(c, d, o)), 20) -- the weights are sums of 200 gaps, each rounded to f32
+      end
+    end
     for _, o in ipairs { { kind = 'logits' }, { k = 50 } } do
       o.objective, o.parameter = 'adaptive_kl', 0
       near((kd(y, z, { kind = o.kind, k = o.k })), (kd(y, z, o)))

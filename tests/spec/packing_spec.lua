@@ -34,6 +34,12 @@ describe('packing', function()
     assert.equal('1 3 | 2', show(plan({ 2, 9, 3 }, 100, 5)))
   end)
 
+  it('leaves samples and micro-batches in the order of the step', function()
+    assert.equal('1 | 2', show(plan({ 2, 8 }, 100, 9))) -- the longer one is dealt out first
+    assert.equal('1 | 2 3', show(plan({ 9, 2, 3 }, 100, 5))) -- and one that is too long last
+    assert.equal('2 3 | 1', show(plan({ 9, 2, 3 }, 100, 5, { 2, 1, 3 })))
+  end)
+
   it('balances micro-batches by cost, not by number', function()
     -- 8 and 2 + 2 + 2 + 2: equal tokens; in order they would be 8 2 and 2 2 2
     assert.equal('1 | 2 3 4 5', show(plan({ 8, 2, 2, 2, 2 }, 100, 10)))

@@ -81,6 +81,22 @@ describe('schedule', function()
     close({ 11 / 3, 22 / 3, 11, 12 }, list)
   end)
 
+  it('shows a schedule under a warm-up the steps that are left, as if they were a run', function()
+    local seen = {}
+    values(schedule.warmup(function(state)
+      seen[#seen + 1] = { state.step, state.total, state.progress }
+      return 1
+    end, 2), 5)
+    assert.same({ { 1, 3, 0 }, { 1, 3, 0 }, { 1, 3, 0 }, { 2, 3, 0.5 }, { 3, 3, 1 } }, seen)
+    -- nothing is left: the one step there is
+    seen = {}
+    values(schedule.warmup(function(state)
+      seen[#seen + 1] = { state.step, state.total, state.progress }
+      return 1
+    end, 3), 2)
+    assert.same({ { 1, 1, 0 }, { 1, 1, 0 } }, seen)
+  end)
+
   it('copes with runs of one step, and with warm-up longer than the run', function()
     for _, name in ipairs(schedule.names) do
       close({ 5 }, values(schedule[name] { lr = 5 }, 1))
