@@ -95,13 +95,13 @@ local function length(segment, number)
   return #tokens
 end
 
-local function fill(to, at, from, n, what, number)
+local function fill(to, at, from, n, what, number, level)
   local base = type(from) == 'cdata' and 0 or 1
   if base == 1 and #from ~= n then
-    error(('batch: segment %d: %d %s for %d tokens'):format(number, #from, what, n), 4)
+    error(('batch: segment %d: %d %s for %d tokens'):format(number, #from, what, n), level)
   end
   if base == 1 and what == 'tokens' then
-    check.integers('batch', ('segment %d: token'):format(number), from, 0, check.INT32, 4)
+    check.integers('batch', ('segment %d: token'):format(number), from, 0, check.INT32, level)
   end
   for i = 0, n - 1 do to[at + i] = from[base + i] end
 end
@@ -109,7 +109,7 @@ end
 local function fill_weights(to, at, segment, name, missing, n, number)
   local given, weight = segment[name], segment.weight or 1
   if type(given) == 'table' or type(given) == 'cdata' then
-    fill(to, at, given, n, name .. ' weights', number)
+    fill(to, at, given, n, name .. ' weights', number, 5)
   else
     for i = 0, n - 1 do to[at + i] = missing end
   end
@@ -125,13 +125,14 @@ local function pack(segments)
   local at = 0
   for i, segment in ipairs(segments) do
     local n = length(segment, i)
-    fill(token, at, segment.tokens or segment, n, 'tokens', i)
+    fill(token, at, segment.tokens or segment, n, 'tokens', i, 4)
     fill_weights(response, at, segment, 'response', 0, n, i)
     fill_weights(all, at, segment, 'all', 1, n, i)
     at = at + n
     start[i] = at
   end
-  return M.new(token, total, start, count, response, all)
+  check(C.ms_batch_new(total, token, count, start, response, all, out), 3)
+  return handle(out[0])
 end
 
 --- Prompts with their answers, such as `generate` gives: the answers' tokens are supervised.

@@ -146,12 +146,8 @@ function M.ce(weight, options)
   return t
 end
 
---- A divergence from a teacher's target. `ms.kd(target, weight, cfg)` is the same.
---- @param target ms_target
---- @param weight? number default 1
---- @param cfg? table see `defaults`
---- @return ms_loss_term
-function M.term(target, weight, cfg)
+-- `M.term`, which stands between this and whom to blame.
+local function new_divergence(target, weight, cfg)
   local o = options_of('kd', M.defaults, cfg, 3)
   local asked = asked_of(cfg)
   check_target(target, asked, 3)
@@ -164,6 +160,15 @@ function M.term(target, weight, cfg)
   local parameter = PARAMETER[o.objective]
   if parameter then t.c.parameter = o[parameter] end
   return t
+end
+
+--- A divergence from a teacher's target. `ms.kd(target, weight, cfg)` is the same.
+--- @param target ms_target
+--- @param weight? number default 1
+--- @param cfg? table see `defaults`
+--- @return ms_loss_term
+function M.term(target, weight, cfg)
+  return (new_divergence(target, weight, cfg)) -- keeps the frame
 end
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
@@ -240,5 +245,5 @@ end
 
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
 return setmetatable(M, {
-  __call = function(_, target, weight, cfg) return M.term(target, weight, cfg) end,
+  __call = function(_, target, weight, cfg) return (new_divergence(target, weight, cfg)) end,
 })

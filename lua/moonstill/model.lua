@@ -84,7 +84,7 @@ end
 --- @param options? table see `defaults`; device: a name or a device
 --- @return ms_model
 function M.open(path, options)
-  local c, o = held('model.open', options, 1)
+  local c, o = held('model.open', options, 2)
   check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end), check.NOWHERE)
   return handle(out[0])
 end
@@ -95,7 +95,7 @@ end
 --- @param options? table see `defaults`
 --- @return ms_model
 function M.create(config, seed, options)
-  local c, o = held('model.create', options, 1)
+  local c, o = held('model.create', options, 2)
   seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
   local source = type(config) == 'table' and json.encode(config) or config
   check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
@@ -128,7 +128,7 @@ function M.shrink(teacher, options)
     error('model.shrink: layers = a list of layers or their number is needed', 2)
   end
   check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
-  local c = held('model.shrink', given, 1)
+  local c = held('model.shrink', given, 2)
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
   return handle(out[0])
@@ -139,7 +139,7 @@ end
 --- @param options? table see `defaults`
 --- @return ms_model
 function M.copy(model, options)
-  local p, c = pointer(model, 2), held('model.copy', options, 1)
+  local p, c = pointer(model, 2), held('model.copy', options, 2)
   check(C.ms_model_copy(p, c, out))
   return handle(out[0])
 end
@@ -234,14 +234,16 @@ function methods:targets(b, cfg) return (kd.ask(pointer(self, 2), b, cfg, 2)) en
 --- @param b ms_batch
 --- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
 --- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
-function methods:learn(b, terms) return kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2) end
+function methods:learn(b, terms)
+  return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)) -- keeps the frame
+end
 
 --- The same values without gradients.
 --- @param b ms_batch
 --- @param terms ms_loss_term[]
 --- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
 function methods:evaluate(b, terms)
-  return kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)
+  return (kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)) -- keeps the frame
 end
 
 --- Generates from prompts.

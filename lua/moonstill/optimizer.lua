@@ -72,6 +72,7 @@ end
 --- @return number norm of the gradient before clipping
 --- @return boolean skipped
 function methods:step(lr)
+  if type(lr) ~= 'number' then error('optimizer: lr is a ' .. type(lr) .. ', not a number', 2) end
   check(C.ms_optimizer_step(pointer(self), lr, norm, skipped))
   return norm[0], skipped[0] ~= 0
 end

@@ -223,3 +223,84 @@ describe('keys that no option has', function()
     refused({ "no option 'abuot'; did you mean 'about'?" }, ms.config, { a = 1 }, { abuot = 'x', args = {} })
   end)
 end)
+
+-- The line to mend is the one that called a public function, not one inside it, and not its caller's.
+describe('errors blame the line that called', function()
+  local model = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
+  local batch = ms.batch { { 1, 2, 3 } }
+  local freed, gone = model:targets(batch, { k = 3, on = 'all' }), ms.model.create(recipe.config, 1)
+  freed:free()
+  gone:free()
+  local env = setmetatable({ ms = ms, config = recipe.config, model = model, batch = batch, freed = freed, gone = gone,
+    target = model:targets(batch, { k = 3, on = 'all' }), optimizer = ms.optimizer.new(model, { lr = 1 }),
+    cfg = function(cfg) cfg.output = folder .. '/blame' return cfg end,
+    options = function(more)
+      local o = { student = model, data = recipe.data(20), quiet = true }
+      for key, value in pairs(more or {}) do o[key] = value end
+      return o
+    end }, { __index = _G })
+
+  for what, list in pairs {
+    losses = { "ms.ce('x')", "ms.ce(1, { on = 'x' })", "ms.ce(1, { o = 1 })", "ms.ce(1):set('x')",
+      'ms.ce(1):set(1, target)', 'ms.kd(1)', 'ms.kd(freed)', 'ms.kd.term(1)', "ms.kd(target, 'x')",
+      "ms.kd(target, 1, { objective = 'x' })",
+      "ms.kd(target, 1, { tail = 'x' })", "ms.kd(target, 1, { t_scale = 'x' })", 'ms.kd(target, 1, { onn = 1 })',
+      "ms.kd(target, 1, { target = 'logits' })", "ms.kd.term(target, 1, { target = 'logits' })",
+      'ms.kd(target):set(1, freed)', 'model:learn(batch, { 1 })', 'model:evaluate(batch, { 1 })',
+      'model:learn(1, { ms.ce(1) })', 'model:learn(batch, {})', 'model:learn(batch, { setmetatable(ms.ce(1), nil) })',
+      'gone:learn(batch, { ms.ce() })', 'gone:evaluate(batch, { ms.ce() })',
+      "model:learn(batch, { ms.kd(target, 1, { on = 'all', objective = 'js', beta = 3 }) })" },
+    targets = { 'model:targets(1)', 'model:targets(batch, { k = 0 })', 'model:targets(batch, { kk = 0 })',
+      "model:targets(batch, { on = 'x' })", "model:targets(batch, { dtype = 'x', target = 'hidden' })",
+      'model:targets(batch, { vocab = -1 })', "model:targets(batch, { target = 'x' })",
+      'model:targets(batch, { temperature = 0 })', 'gone:targets(batch)', 'freed:rows()', 'freed:info()',
+      'freed:read()', 'ms.target.topk({ { 0 } }, {}, {})', 'ms.target.topk({ { 0 } }, { { 0 } }, { 0 }, { vocab = 3 })',
+      'ms.target.topk({ { 0 } }, { { 0, 1 } }, { 0 }, { vocab = 3 })',
+      'ms.target.topk({ { 0.5 } }, { { 0 } }, { 0 }, { vocab = 3 })',
+      'ms.target.topk({ { 0 } }, { { 0 } }, { 0 }, { vocb = 3 })',
+      "ms.target.topk({ { 0 } }, { { 0 } }, { 0 }, { vocab = 3, on = 'x' })", 'ms.target.logits({ { 1, 2 }, { 1 } })',
+      "ms.target.logits({ { 1, 2 } }, { on = 'x' })", 'ms.target.logits({ { 1, 2 } }, { temperature = 0 })',
+      'ms.target.logits({ { 1, 2 } }):read()' },
+    generation = { 'model:generate({ { 1 } }, { max_new = 0 })', 'model:generate({ {} })',
+      "model:generate({ { 'x' } })",
+      'model:generate({ { 1 } }, { x = 0 })', 'model:generate({ { 1 } }, { temperature = -1 })',
+      'model:generate({ { 10000 } })', "model:generate({ { 1 } }, { stop = { 'a' } })", 'gone:generate({ { 1 } })',
+      'model:stream({ { 1 } }, { max_new = 0 })', 'model:stream({ { 10000 } })', 'gone:stream({ { 1 } })' },
+    models = { "ms.model.open('/x', { x = 1 })", 'ms.model.create({}, 1)', 'ms.model.create(config, 0.5)',
+      "ms.model.create(config, 1, { dtype = 'x' })", 'ms.model.create(config, 1, { x = 1 })',
+      'ms.model.create(config, 1, { head_bytes = 0.5 })', 'ms.model.shrink(gone, { layers = 1 })',
+      'ms.model.shrink(model, { layers = 7 })', 'ms.model.shrink(model, { layers = { 0.5 } })',
+      'ms.model.shrink(model, { layers = { 1, 0 } })', 'ms.model.shrink(model, { layers = 1, x = 1 })',
+      'ms.model.shrink(model, {})', 'ms.model.copy(gone)', 'ms.model.copy(model, { x = 1 })', 'gone:info()',
+      'gone:config()', 'gone:parameters()', 'gone:zero_gradients()', 'gone:logits(batch)', 'model:logits(1)',
+      'model:logits(batch, { 0.5 })', 'model:logits(batch, { 77 })', "model:save('/x', { dtype = 'x' })",
+      "model:save('/x', { dtpe = 1 })", "model:save('/x', { shard_bytes = 0.5 })", "gone:save('/x')" },
+    batches = { 'ms.batch(1)', 'ms.batch {}', 'ms.batch { {} }', "ms.batch { { 'x' } }", 'ms.batch({ { 1 } }, {})',
+      'ms.batch { { tokens = { 1, 2 }, response = { 1 } } }', 'ms.batch { { tokens = { 1, 2 }, respone = { 1 } } }',
+      'ms.batch { { tokens = { 1, 2 }, response = { 1, -1 } } }', "batch:weight 'x'",
+      'ms.packing.plan({ 1 }, { 1 }, 1, 1, {})', 'ms.packing.plan({ 1 }, { 1 }, 1, 1, { token = 1 })' },
+    optimisers = { 'ms.optimizer.new(gone, { lr = 1 })', 'ms.optimizer.new(model, { lrr = 1 })',
+      'ms.optimizer.new(model, { beta1 = 2 })', "ms.optimizer.new(model, { beta1 = 'x' })", 'optimizer:step(0 / 0)',
+      "optimizer:step('x')", 'optimizer:moments(0.5)', 'optimizer:moments(1000)' },
+    schedules = { 'ms.schedule.cosine {}', "ms.schedule.cosine { lr = 'x' }", 'ms.schedule.cosine { lr = 1, x = 1 }',
+      'ms.schedule.cosine { lr = 1, warmup = -1 }', 'ms.schedule.linear { from = 1 }',
+      'ms.schedule.linear { lr = 1, warmup = 2.5 }', 'ms.schedule.constant { x = 1 }',
+      "ms.schedule.constant { lr = 1, warmup = 'x' }", 'ms.schedule.wsd { lr = 1, decay = -1 }',
+      'ms.schedule.wsd { lr = 1, decay = 1.5 }', "ms.schedule.wsd { lr = 1, final = 'x' }",
+      "ms.schedule.of { schedule = 'x' }", "ms.schedule.of { schedule = 'wsd' }", 'ms.schedule.warmup(print, -1)' },
+    runs = { 'ms.run.open({}, {})', "ms.run.open({ output = '' }, options())", 'ms.run.open(cfg {}, { studen = 1 })',
+      'ms.run.open(cfg { epochs = -1 }, options())', 'ms.run.open(cfg { optim = { x = 1 } }, options())',
+      'ms.run.open(cfg { batch = { tokens = 1.5 } }, options())', 'ms.run.open(cfg { f = print }, options())',
+      'ms.run.open(cfg { optim = { lr = 1 } }, options { schedules = { a = 1 } })',
+      'ms.run.open(cfg { optim = { lr = 1 } }, options { schedules = { number = print } })' },
+  } do
+    it('of ' .. what, function()
+      for _, code in ipairs(list) do
+        local call = setfenv(assert(loadstring('\nlocal r = ' .. code .. '\nreturn r', '=CALLER')), env)
+        local ok, why = pcall(call)
+        assert.is_false(ok, 'accepted: ' .. code)
+        assert.truthy(tostring(why):find '^CALLER:2: ', code .. ': ' .. tostring(why))
+      end
+    end)
+  end
+end)
