@@ -61,6 +61,7 @@ describe('batch', function()
     refused('0 tokens', ms.batch, {})
     refused('segment 1: token 2 = %-3, expected an integer in 0%.%.2147483647', ms.batch, { { 1, -3 } })
     refused('segment 1 runs from 2 to 2', ms.batch, { { 1, 2 }, {}, { 3 } })
+    refused('token %-3 at position 1', ms.batch, { { tokens = ints(1, -3), count = 2 } }) -- which Lua does not look at
     refused('response%[1%] is %-?nan', ms.batch, { { tokens = { 1, 2 }, response = { 1, 0 / 0 } } })
     refused('response%[0%] is %-1', ms.batch, { { tokens = { 1, 2 }, response = { -1, 0 } } })
     refused('all%[0%] is inf', ms.batch, { { tokens = { 1, 2 }, all = { math.huge, 0 } } })

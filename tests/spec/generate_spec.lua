@@ -319,6 +319,12 @@ describe('sampling', function()
     flat:free()
   end)
 
+  it('cuts nothing and draws with seed 0 unless told', function()
+    local function run(o) return model:generate({ prompt, prompt }, o) end
+    assert.same(run { temperature = 4, top_k = 0, top_p = 1, seed = 0, max_new = 64 }, run { temperature = 4 })
+    assert.same(run { temperature = 0, max_new = 64 }, run {})
+  end)
+
   it('repeats with its seed, and changes with it', function()
     local function run(seed) return model:generate({ prompt, prompt }, { temperature = 4, seed = seed }) end
     local a, b = run(11), run(11)

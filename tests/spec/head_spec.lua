@@ -515,6 +515,35 @@ describe('head: layout does not matter', function()
     end
   end)
 
+  it('top-k rows that the teacher made, or that were read from it and given back', function()
+    local K, on_all = 20, {}
+    for r = 1, R do on_all[r] = 1 end
+    local x, t = heads.tensor(tools.values(R * H, 1, 2), R, H), heads.tensor(t_hidden, R, H)
+    local out = ffi.new 'ms_target *[1]'
+    local options = heads.options { kind = 'topk', k = K, vocab = V, on = 'all' }
+    check(C.ms_target_new(options, t.p, t_head.p, 1, 0, 0, out))
+    local made = ffi.gc(out[0], C.ms_target_free)
+    local id, lp, rest = ffi.new('int32_t[?]', R * K), ffi.new('float[?]', R * K), ffi.new('float[?]', R)
+    check(C.ms_target_read(made, id, lp, rest))
+    check(C.ms_target_topk(options, R, id, lp, rest, out))
+    local given = ffi.gc(out[0], C.ms_target_free)
+    for _, budget in ipairs { 0, 9000 } do
+      -- several terms, so that what lies beside the rows of one is the other's
+      local function run(target)
+        return heads.call(x, head, { { objective = 'forward_kl', on = 'all', target = target },
+          { objective = 'js', on = 'all', target = target }, { weight = 0.5, on = 'all' } },
+          { label = label, all = on_all, budget = budget })
+      end
+      local want, want_dh, want_dw = run(made)
+      local got, dh, dw = run(given)
+      for i = 1, 3 do tools.close({ got[i].value }, { want[i].value }, 'f64', 4) end
+      compare(dh, want_dh, R * H, 'd_hidden') -- chunks of another size, since the rows take room
+      compare(dw, want_dw, V * H, 'd_head')
+    end
+    x:free()
+    t:free()
+  end)
+
   it('threads: bit for bit', function()
     local before = C.ms_threads_get()
     C.ms_threads_set(1)

@@ -371,6 +371,36 @@ describe('objectives: infinite logits and extremes', function()
     end
   end)
 
+  it('an id that the student cannot say gets nothing from CE, nor from the leftover of another term', function()
+    local y, z, label = { 2, 1, 0, -1, 0.5 }, { 0.5, -huge, 1, 0, -1 }, 2
+    local function both(student)
+      local list = { [3] = { on = 'all' } }
+      for k = 1, 2 do
+        list[k] = { objective = 'forward_kl', on = 'all' }
+        list[k].target = heads.target({ y }, { kind = 'topk', k = k, on = 'all' })
+      end
+      return heads.run({ student }, list, { label = { label } })
+    end
+    local got, g = both(z)
+    near(heads.ce_row(z, label), got[3].value)
+    local slopes, step = {}, 1e-4
+    for i = 1, 5 do
+      local function loss(x)
+        local keep = z[i]
+        z[i] = x
+        local sum = heads.ce_row(z, label)
+        for _, k in ipairs { 1, 2 } do
+          sum = sum + heads.kd_row({ objective = 'forward_kl', T = 1, vocab = 5, k = k }, z, y)
+        end
+        z[i] = keep
+        return sum
+      end
+      slopes[i] = z[i] == -huge and 0 or (loss(z[i] + step) - loss(z[i] - step)) / (2 * step)
+    end
+    tools.close(g[1], slopes, 'f32', 20, 1e-6) -- differences: step^2, and rounding of the sums
+    assert.equal(0, g[1][2])
+  end)
+
   it('is 0 when nothing, or one id, is left', function()
     for _, name in ipairs(heads.objectives) do
       for _, o in ipairs { { kind = 'logits' }, { k = 1 }, { k = 2 }, { k = 3 }, { k = 1, tail = 'renormalize' } } do
