@@ -220,6 +220,9 @@ describe('keys that no option has', function()
     refused({ "no option 'respone'; did you mean 'response'?" }, ms.batch,
       { { tokens = { 1, 2 }, respone = { 1, 0 } } })
     refused({ "no option 'indnt'; did you mean 'indent'?" }, json.encode, {}, { indnt = 2 })
+    -- of a short word nothing would be left
+    refused({ "ce: no option 'x'; there are name, on" }, ms.ce, 1, { x = 1 })
+    refused({ "ce: no option 'no'; did you mean 'on'?" }, ms.ce, 1, { no = 1 }) -- neighbours swapped: one edit
     refused({ "no option 'abuot'; did you mean 'about'?" }, ms.config, { a = 1 }, { abuot = 'x', args = {} })
   end)
 end)
@@ -248,7 +251,7 @@ describe('errors blame the line that called', function()
       "ms.kd(target, 1, { target = 'logits' })", "ms.kd.term(target, 1, { target = 'logits' })",
       'ms.kd(target):set(1, freed)', 'model:learn(batch, { 1 })', 'model:evaluate(batch, { 1 })',
       'model:learn(1, { ms.ce(1) })', 'model:learn(batch, {})', 'model:learn(batch, { setmetatable(ms.ce(1), nil) })',
-      'gone:learn(batch, { ms.ce() })', 'gone:evaluate(batch, { ms.ce() })',
+      'gone:learn(batch, { ms.ce() })', 'ms.model.copy(1)', 'gone:evaluate(batch, { ms.ce() })',
       "model:learn(batch, { ms.kd(target, 1, { on = 'all', objective = 'js', beta = 3 }) })" },
     targets = { 'model:targets(1)', 'model:targets(batch, { k = 0 })', 'model:targets(batch, { kk = 0 })',
       "model:targets(batch, { on = 'x' })", "model:targets(batch, { dtype = 'x', target = 'hidden' })",
@@ -261,7 +264,7 @@ describe('errors blame the line that called', function()
       "ms.target.topk({ { 0 } }, { { 0 } }, { 0 }, { vocab = 3, on = 'x' })", 'ms.target.logits({ { 1, 2 }, { 1 } })',
       "ms.target.logits({ { 1, 2 } }, { on = 'x' })", 'ms.target.logits({ { 1, 2 } }, { temperature = 0 })',
       'ms.target.logits({ { 1, 2 } }):read()' },
-    generation = { 'model:generate({ { 1 } }, { max_new = 0 })', 'model:generate({ {} })',
+    generation = { 'model:generate({ { 1 } }, { max_new = 0 })', 'model:generate({ {} })', "model:generate('x')",
       "model:generate({ { 'x' } })",
       'model:generate({ { 1 } }, { x = 0 })', 'model:generate({ { 1 } }, { temperature = -1 })',
       'model:generate({ { 10000 } })', "model:generate({ { 1 } }, { stop = { 'a' } })", 'gone:generate({ { 1 } })',
@@ -276,6 +279,7 @@ describe('errors blame the line that called', function()
       'model:logits(batch, { 0.5 })', 'model:logits(batch, { 77 })', "model:save('/x', { dtype = 'x' })",
       "model:save('/x', { dtpe = 1 })", "model:save('/x', { shard_bytes = 0.5 })", "gone:save('/x')" },
     batches = { 'ms.batch(1)', 'ms.batch {}', 'ms.batch { {} }', "ms.batch { { 'x' } }", 'ms.batch({ { 1 } }, {})',
+      'ms.batch { { tokens = 3 } }',
       'ms.batch { { tokens = { 1, 2 }, response = { 1 } } }', 'ms.batch { { tokens = { 1, 2 }, respone = { 1 } } }',
       'ms.batch { { tokens = { 1, 2 }, response = { 1, -1 } } }', "batch:weight 'x'",
       'ms.packing.plan({ 1 }, { 1 }, 1, 1, {})', 'ms.packing.plan({ 1 }, { 1 }, 1, 1, { token = 1 })' },

@@ -104,6 +104,10 @@ describe('config.json', function()
     refuses({ num_attention_heads = 3, num_key_value_heads = 2, head_dim = 2 }, nil, 'no multiple')
     refuses({ num_attention_heads = 3, num_key_value_heads = 1 }, nil, 'head_dim')
     refuses({ head_dim = 3 }, nil, 'odd')
+    for part, rotated in pairs { [0.75] = 3, [0.25] = 1 } do -- of head_dim 4: pairs cannot be made of it
+      refuses({ model_type = 'phi3', architectures = absent, head_dim = 4, partial_rotary_factor = part }, nil,
+        ('rotates %d dimensions'):format(rotated))
+    end
   end)
 
   it('with layer_types that do not fit is refused', function()

@@ -166,6 +166,24 @@ describe('a run', function()
     assert.equal(17, metrics_of(out)[1].step)
   end)
 
+  it('goes back to one of its own checkpoints, and puts the later ones aside', function()
+    local out = folder .. '/back'
+    finished(1, 'output=' .. out)
+    for _ = 1, 2 do -- the second time something lies where they go
+      local err = finished(1, 'output=' .. out, 'resume=' .. out .. '/checkpoints/step-00000016')
+      assert.truthy(err:find('resumed after step 16 of 20', 1, true), err)
+      assert.truthy(err:find(('%s/checkpoints/step-00000020 is now %s/checkpoints.old/step-00000020\n')
+        :format(out, out), 1, true), err)
+      assert.same(tools.read(reference 'f32' .. '/checkpoints/step-00000020/model.safetensors'),
+        tools.read(out .. '/checkpoints.old/step-00000020/model.safetensors'))
+      assert_same_run(reference 'f32', out, STEPS)
+    end
+    -- killed before its next checkpoint, it goes on from there and not from what lay behind
+    assert.equal(137, (start(1, 'output=' .. out, 'resume=' .. out .. '/checkpoints/step-00000016', 'kill_at=18')))
+    assert.truthy(finished(1, 'output=' .. out):find('resumed after step 16 of 20', 1, true))
+    assert_same_run(reference 'f32', out, STEPS)
+  end)
+
   it('passes over a damaged checkpoint, and refuses when none is whole', function()
     local out = folder .. '/damaged'
     finished(1, 'output=' .. out, 'max_steps=9')
@@ -372,6 +390,24 @@ describe('a step', function()
     for key, value in pairs(cfg or {}) do all[key] = value end
     return ms.run.open(all, { student = student, data = data, quiet = true, schedules = schedules }), student
   end
+
+  it('resumes with a group of settings where there was none, or a single value', function()
+    ms.scope(function(own)
+      local cfg = { output = tools.folder() }
+      for k, mine in ipairs { false, { a = 1 }, 3, { a = { b = 1 } }, false } do
+        cfg.mine = mine or nil
+        local run, student = open(own, recipe.data(20), nil, cfg)
+        assert.equal(k - 1, run.state.step)
+        for step in run:steps() do -- luacheck: ignore 512 (only the next)
+          for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+          step:update()
+          run:checkpoint()
+          break
+        end
+        run:close()
+      end
+    end)
+  end)
 
   it('shows schedules the step, from the first to the last', function()
     ms.scope(function(own)
