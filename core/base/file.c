@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "log.h"
 #include "memory.h"
 
 ms_status ms_file_read(const char *path, size_t limit, char **text, size_t *bytes) {
@@ -97,12 +98,26 @@ void ms_stale_remove(const char *path) {
   for (struct dirent *e; (e = readdir(dir));) {
     if (strncmp(e->d_name, base, n) || !is_stale(e->d_name + n, ms_path_kind(path))) continue;
     snprintf(full, sizeof full, "%s/%s", parent, e->d_name);
-    ms_dir_remove(full);
+    if (ms_dir_remove(full) == MS_OK)
+      ms_log(MS_LOG_INFO, "%s: removed, left by a process that was killed", full);
   }
   closedir(dir);
 }
 
 /* ---- writing ---- */
+
+ms_status ms_path_resolve(const char *path, size_t length, char **out) {
+  char found[PATH_MAX];
+  struct stat info;
+  MS_TRY(ms_text_copy(path, length, out));
+  if (lstat(*out, &info) || !S_ISLNK(info.st_mode)) return MS_OK;
+  ms_status st = realpath(*out, found)
+                     ? MS_OK
+                     : MS_FAIL(MS_EIO, "%s: a link to nothing: %s", *out, strerror(errno));
+  ms_text_free(*out);
+  *out = NULL;
+  return st == MS_OK ? ms_text_copy(found, strlen(found), out) : st;
+}
 
 /* A rename would put a file in the place of a device or a pipe: of /dev/null, for all processes. */
 static ms_status check_replaceable(const char *path) {
@@ -111,25 +126,29 @@ static ms_status check_replaceable(const char *path) {
   return MS_FAIL(MS_EIO, "%s: is there and is not a file: it is not replaced", path);
 }
 
-ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
-  char *tmp;
-  ms_status st = MS_OK;
-  MS_TRY(check_replaceable(path));
-  ms_stale_remove(path);
-  MS_TRY(ms_text_format(&tmp, "%s.%ld.tmp", path, (long)getpid()));
+static ms_status replace_file(const char *path, const char *tmp, const void *data, int64_t bytes) {
   int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) {
-    st = MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
-    goto end;
-  }
-  st = write_all(fd, path, data, bytes);
+  if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
+  ms_status st = write_all(fd, path, data, bytes);
   if (fsync(fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: fsync: %s", path, strerror(errno));
   if (close(fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", path, strerror(errno));
   if (st == MS_OK && rename(tmp, path))
     st = MS_FAIL(MS_EIO, "%s: cannot replace: %s", path, strerror(errno));
   if (st != MS_OK) unlink(tmp);
-end:
-  ms_text_free(tmp);
+  return st;
+}
+
+ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
+  char *real, *tmp;
+  MS_TRY(ms_path_resolve(path, strlen(path), &real));
+  ms_status st = check_replaceable(real);
+  if (st == MS_OK) st = ms_text_format(&tmp, "%s.%ld.tmp", real, (long)getpid());
+  if (st == MS_OK) {
+    ms_stale_remove(real);
+    st = replace_file(real, tmp, data, bytes);
+    ms_text_free(tmp);
+  }
+  ms_text_free(real);
   return st;
 }
 

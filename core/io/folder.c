@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../base/file.h"
+#include "../base/log.h"
 #include "../base/memory.h"
 
 /* `path` without the slashes at its end, which would put the temporary inside it. */
@@ -30,7 +31,7 @@ ms_status ms_folder_begin(const char *path, ms_folder *out) {
   ms_status st;
   memset(out, 0, sizeof *out);
   MS_REQUIRE(path && *path, "folder: no path");
-  MS_TRY_OR(fail, ms_text_copy(path, trimmed(path), &out->path));
+  MS_TRY_OR(fail, ms_path_resolve(path, trimmed(path), &out->path));
   MS_TRY_OR(fail, parent_of(out->path, &parent));
   MS_TRY_OR(fail, ms_dir_make(parent));
   ms_stale_remove(out->path);
@@ -147,6 +148,7 @@ ms_status ms_folder_commit(ms_folder *folder) {
   MS_TRY_OR(end, parent_of(folder->path, &parent));
   MS_TRY_OR(end, put_in_place(folder, &old));
   MS_TRY_OR(end, sync_path(parent));
+  ms_log(MS_LOG_INFO, "%s: written", folder->path);
   MS_TRY_OR(end, ms_dir_remove(old));
 end:
   ms_text_free(old);

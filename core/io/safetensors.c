@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "../base/json.h"
+#include "../base/log.h"
 #include "../base/memory.h"
 
 /* Every dtype the format knows, so that a file is checked as a whole even where moonstill has no
@@ -198,6 +199,7 @@ ms_status ms_safetensors_open(const char *path, ms_safetensors **out) {
   MS_TRY_OR(fail, ms_text_copy(path, strlen(path), &f->path));
   MS_TRY_OR(fail, map_file(f));
   MS_TRY_OR(fail, read_header(f));
+  ms_log(MS_LOG_INFO, "%s: %d tensors, %zu bytes mapped", path, (int)f->tensors, f->bytes);
   *out = f;
   return MS_OK;
 fail:

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../../kernels/cpu/cpu.h"
+#include "../base/log.h"
 #include "../base/memory.h"
 
 static const ms_ops *find_ops(const char *spec) {
@@ -52,6 +53,7 @@ ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const 
                           void **out) {
   char why[200];
   ms_status st = dev->ops->alloc(bytes, out);
+  if (st == MS_OK) ms_log(MS_LOG_INFO, "memory for %s: %zu bytes on %s", what, bytes, dev->spec);
   if (st != MS_ENOMEM) return st;
   const char *fact =
       strstr(ms_last_error(), "no memory"); /* behind the backend's own name for it */

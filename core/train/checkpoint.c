@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "../base/json.h"
+#include "../base/log.h"
 #include "../base/memory.h"
 #include "../io/folder.h"
 #include "../io/safetensors.h"
@@ -308,7 +309,7 @@ ms_status ms_checkpoint_find(const char *path, char **found) {
       *found = folder;
       break;
     }
-    fprintf(stderr, "moonstill: warning: damaged checkpoint passed over: %s\n", ms_last_error());
+    ms_log(MS_LOG_WARNING, "damaged checkpoint passed over: %s", ms_last_error());
     ms_text_free(folder);
   }
 end:

@@ -2,10 +2,10 @@
 #include "cpu.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../core/base/log.h"
 #include "../../core/base/memory.h"
 
 static const ms_ops *chosen;
@@ -26,8 +26,9 @@ static void choose(void) {
   if (best == 1) chosen = &ms_cpu_ops_avx2;
   if (best == 2) chosen = &ms_cpu_ops_avx512;
 #endif
-  if (cap && strcmp(cap, "portable") && strcmp(cap, "avx2") && strcmp(cap, "avx512"))
-    fprintf(stderr, "moonstill: MS_CPU=%s ignored: not avx512, avx2 or portable\n", cap);
+  if (cap && *cap && strcmp(cap, "portable") && strcmp(cap, "avx2") && strcmp(cap, "avx512"))
+    ms_log(MS_LOG_WARNING, "MS_CPU=%s is not avx512, avx2 or portable: ignored", cap);
+  ms_log(MS_LOG_INFO, "kernels: %s", chosen->name);
 }
 
 const ms_ops *ms_cpu_ops(void) {

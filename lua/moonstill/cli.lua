@@ -15,7 +15,8 @@ A recipe finds its arguments in the global `arg`. Exit status: 0 done, 1 an erro
 line, 130 interrupted.
 
 Environment: MS_CPU=avx512|avx2|portable caps the instruction set, OMP_NUM_THREADS sets the
-threads, MS_TRACE=1 adds a traceback to errors.
+threads, MS_TRACE=1 adds a traceback to errors, MS_LOG=info says what the core does (files, memory,
+kernels), MS_LOG=none leaves out its warnings.
 ]]
 
 local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 130

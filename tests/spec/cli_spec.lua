@@ -78,6 +78,16 @@ describe('the command line', function()
     assert.equal(0, (tools.run(program .. ' ' .. tools.quote(path) .. ' ' .. out .. ' 2>&-')))
     assert.equal('', tools.read(out))
   end)
+  it('warns on stderr, tells more when it is asked to, and can be told to be quiet', function()
+    local code = tools.quote 'require "moonstill.device".open("cpu")'
+    local function err(environment)
+      return select(3, tools.run(('%s %s -e %s'):format(environment, program, code)))
+    end
+    assert.equal('moonstill: warning: MS_CPU=x is not avx512, avx2 or portable: ignored\n', err 'MS_CPU=x')
+    assert.equal('', err 'MS_CPU=x MS_LOG=none')
+    assert.equal('', err 'MS_CPU=')
+    assert.equal('moonstill: kernels: cpu/portable\n', err 'MS_CPU=portable MS_LOG=info')
+  end)
   it('fails where what it prints cannot be written', function()
     for _, words in ipairs { "-e 'print(1)'", '--version', 'recipes/sft.lua --help' } do
       assert.equal(1, (tools.run(program .. ' ' .. words .. ' >/dev/full')), words)

@@ -47,6 +47,27 @@ describe('a save', function()
     end)
   end
 
+  it('goes where a link leads, and not into the place of the link', function()
+    local disk, there = tools.folder(), tools.folder() -- as a user who has more room elsewhere
+    os.execute(('ln -s %s/model %s/model && ln -s %s/text %s/text'):format(disk, there, disk, there))
+    local model = ms.model.create(recipe.config, 1, { dtype = 'f32' })
+    for name, save in pairs { model = function(path) model:save(path) end,
+      text = function(path) json.write(path, { 1 }) end } do
+      local ok, why = pcall(save, there .. '/' .. name)
+      assert.is_false(ok)
+      assert.truthy(tostring(why):find('a link to nothing', 1, true), tostring(why))
+      save(disk .. '/' .. name)
+      for _ = 1, 2 do
+        assert.equal(0, os.execute(('rm -rf %s/%s/*'):format(disk, name)))
+        save(there .. '/' .. name)
+        assert.equal(0, os.execute(('test -L %s/%s'):format(there, name)))
+      end
+    end
+    model:free()
+    assert.truthy(tools.exists(disk .. '/model/config.json'))
+    assert.same({ 1 }, json.read(disk .. '/text'))
+  end)
+
   it('does not put a file in the place of a pipe or a device', function()
     local pipe = folder .. '/pipe'
     tools.run('mkfifo ' .. pipe)
