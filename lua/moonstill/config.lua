@@ -79,6 +79,7 @@ local meanings = {
   ['data.train'] = 'training samples: .jsonl, .json or .txt files',
   ['data.valid'] = 'validation samples', ['data.on_error'] = 'what happens at a bad row',
   ['data.prompt_key'] = 'column of the prompts', ['data.answer_key'] = 'column of the answers',
+  ['data.weight_key'] = 'column of the samples\' weights',
   ['data.text_key'] = 'column of plain texts', ['data.messages_key'] = 'column of conversations',
   ['data.max_tokens'] = 'longest sample', ['data.over_long'] = 'what happens to longer ones',
   ['batch.tokens'] = 'tokens of an optimiser step',

@@ -116,6 +116,12 @@ local function describe(form)
   return ('prompts in "%s", answers in "%s"'):format(form.prompt, form.answer)
 end
 
+-- Of weights, when the first row has some.
+local function describe_weights(row, key)
+  if key then return (', weights in "%s"'):format(key) end
+  return row.weight ~= nil and '; "weight" is not used (weight_key = "weight" uses it)' or ''
+end
+
 local function text_in(row, key)
   local value = row[key]
   if type(value) == 'string' then return value end
@@ -132,7 +138,10 @@ local function prompt_in(row, form)
 end
 
 local function sample_of(row, form)
-  if form.kind == 'messages' then return { messages = row[form.messages] or json.null } end
+  if form.kind == 'messages' then
+    if row[form.messages] == nil then error(('column "%s" is missing'):format(form.messages), 0) end
+    return { messages = row[form.messages] }
+  end
   if form.kind == 'text' then return { text = text_in(row, form.text) } end
   return { prompt = prompt_in(row, form), answer = text_in(row, form.answer) }
 end
@@ -195,12 +204,12 @@ local function take(self, row, where)
   if type(row) ~= 'table' or row == json.null or json.is_array(row) then
     error('a row is an object', 0)
   end
-  if not self.form then
-    self.form = detect(row)
-    if not self.options.quiet then
-      io.stderr:write(('dataset: %s: %s\n'):format(where, describe(self.form)))
-    end
+  self.form = self.form or detect(row)
+  if not self.said and not self.options.quiet then
+    io.stderr:write(('dataset: %s: %s%s\n'):format(where, describe(self.form),
+      describe_weights(row, self.options.weight_key)))
   end
+  self.said = true
   add_row(self, sample_of(row, self.form), weight_in(row, self.options.weight_key))
 end
 

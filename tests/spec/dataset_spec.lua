@@ -62,14 +62,20 @@ describe('dataset: rows', function()
       local data = open(write('p.jsonl', { { [pair[1]] = 'ab', [pair[2]] = 'c', other = 1 } }), plain)
       assert.same({ 'ab[c][</s>]' }, masks(data))
     end
-    local path = write('q.jsonl', { { question = 'a', answer = 'b' } })
-    local script = tools.write(folder .. '/say.lua', ([[
-      local ms = require 'moonstill'
-      ms.dataset.open(%q, ms.chat.open(%q))]]):format(path, bare))
-    local status, _, errors = tools.run(("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script))
-    assert.equal(0, status)
-    assert.matches('q.jsonl:1: prompts in "question", answers in "answer"', errors)
-    assert.matches('dataset of 1 samples, 3 tokens', errors)
+    local function said(options)
+      local path = write('q.jsonl', { { question = 'a', answer = 'b', weight = 3 }, { question = 'a', answer = 'b' } })
+      local script = tools.write(folder .. '/say.lua', ([[
+        local ms = require 'moonstill'
+        ms.dataset.open(%q, ms.chat.open(%q), %s)]]):format(path, bare, options))
+      local status, _, errors = tools.run(("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script))
+      assert.equal(0, status, errors)
+      assert.matches('dataset of 2 samples', errors)
+      return errors
+    end
+    assert.matches('q.jsonl:1: prompts in "question", answers in "answer"; "weight" is not used '
+      .. '%(weight_key = "weight" uses it%)\n', said '{}')
+    assert.matches('q.jsonl:1: text in "answer", weights in "weight"\n',
+      said '{ text_key = "answer", weight_key = "weight" }')
   end)
 
   it('have other names when told', function()
@@ -77,6 +83,7 @@ describe('dataset: rows', function()
     assert.same({ 'a[b][</s>]' }, masks(open(path, plain, { prompt_key = 'q', answer_key = 'a' })))
     assert.same({ 't[e][x][t][</s>]' }, masks(open(path, plain, { text_key = 't' })))
     assert.same({ '<|im_start|>assistant\n[x][<|im_end|>]\n' }, masks(open(path, chat, { messages_key = 'm' })))
+    refused('n.jsonl:1: column "messages" is missing', open, path, chat, { messages_key = 'messages' })
     refused('no known columns among a, m, q, t', open, path, plain)
     refused('belong together', open, path, plain, { prompt_key = 'q' })
   end)
