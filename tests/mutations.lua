@@ -218,6 +218,8 @@ return {
     specs = { 'objectives' }, old = 'return z == -INFINITY ? 0 : exp(', new = 'return z == -INFINITY ? 1 : exp(' },
   { name = 'later chunks read the first rows of the target', file = 'core/loss/head.c', specs = head,
     old = 'from[on] += weight_of(c, on, r) > 0;', new = 'from[on] += 0;' },
+  { name = 'threads share the scratch of top-k', file = 'kernels/cpu/topk.c', specs = { 'threads' },
+    old = '(float *)scratch + 2 * blocks * omp_get_thread_num()', new = '(float *)scratch' },
   { name = 'an id of two supports counts twice', file = 'kernels/cpu/head_loss.c', specs = head,
     old = 'if (w->id[w->table[at] - 1] == id) return w->table[at] - 1;', new = '' },
   { name = 'padded ids are in the leftover', file = 'kernels/cpu/head_loss.c', specs = head,
@@ -268,6 +270,10 @@ return {
     specs = { 'run' },
     old = 'run.state, run.saved = state, state.step',
     new = 'state.index = math.max(0, state.index - 1); run.state, run.saved = state, state.step' },
+  { name = 'checkpoints of another future stay', file = 'lua/moonstill/checkpoints.lua', specs = { 'run' },
+    old = 'if step > run.state.step then', new = 'if false then' },
+  { name = 'bf16 weights are read as if they were f32', file = 'core/train/checkpoint.c',
+    specs = { 'checkpoint' }, old = 'if (st == MS_OK && s->dtype != m->dtype)', new = 'if (0)' },
   { name = 'damaged checkpoints are taken', file = 'core/train/checkpoint.c',
     specs = { 'checkpoint' }, old = 'if (st == MS_OK && strcmp(hash, want))', new = 'if (0)' },
 
@@ -373,6 +379,9 @@ return {
     specs = { 'plot' }, old = 'if high < 3 * low then', new = 'if false then' },
   { name = 'an empty sum leaves what stood there', file = 'kernels/cpu/gemm.c',
     specs = { 'products.c' }, old = 'if (p.k == 0 && !p.add) memset', new = 'if (0) memset' },
+  { name = 'errors of losses blame the caller\'s caller', file = 'lua/moonstill/model.lua', specs = { 'check' },
+    old = 'return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2))',
+    new = 'return kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)' },
 
   -- folders --------------------------------------------------------------------------------
   { name = 'folders: data of tensors may overlap', file = 'core/io/safetensors.c', specs = files,

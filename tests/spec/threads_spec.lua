@@ -1,6 +1,8 @@
 -- Results are the same, bit for bit, for any number of threads.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local check = require 'moonstill.check'
+local losses = require 'tests.heads'
 local ms = require 'moonstill'
 local tools = require 'tests.tools'
 local kernels = require 'tests.kernels'
@@ -142,6 +144,28 @@ kernels.on_devices('any number of threads gives the same', function(case, device
       ms.ops.embed_dw(dw, dy, token)
       return kernels.bits(dw)
     end)
+  end)
+
+  case('top-k of rows of several blocks', function()
+    local rows, width, vocab, k = 96, 4, 5000, 40
+    local hidden = losses.tensor(tools.values(rows * width, 1, 3), rows, width)
+    local head = losses.tensor(tools.values(vocab * width, 2), vocab, width)
+    local out = ffi.new 'ms_target *[1]'
+    local id, lp = ffi.new('int32_t[?]', rows * k), ffi.new('float[?]', rows * k)
+    local rest = ffi.new('float[?]', rows)
+    same('topk', function()
+      local parts = {}
+      for i = 1, 12 do -- threads that stand in each other's way need not do so every time
+        check(C.ms_target_new(losses.options { kind = 'topk', k = k, on = 'all' }, hidden.p, head.p, 1, 0, 0, out))
+        check(C.ms_target_read(out[0], id, lp, rest))
+        C.ms_target_free(out[0])
+        parts[i] = ffi.string(id, rows * k * 4) .. ffi.string(lp, rows * k * 4) .. ffi.string(rest, rows * 4)
+      end
+      for i = 2, 12 do assert.is_true(parts[i] == parts[1]) end
+      return parts[1]
+    end)
+    hidden:free()
+    head:free()
   end)
 
   case('squared norm, swiglu and AdamW', function(make)
