@@ -3,7 +3,8 @@
  * A config.json may ask for anything. What is not known to be harmless is an error that names the
  * key, because a model that is computed a little differently than it was trained is worse than one
  * that is refused. Where the file is silent, transformers' defaults hold; keys that older and newer
- * transformers spell differently are read in both spellings, and must agree where both are there. */
+ * transformers spell differently are read in both spellings, and must agree where both are there; of
+ * "dtype" and "torch_dtype", which change no logit, the newer counts. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
