@@ -242,6 +242,38 @@ describe('dataset: batches', function()
     part:free()
   end)
 
+  it('have a fingerprint: of tokens, cuts and weights, not of what they are called', function()
+    local function samples(changes)
+      local list = {}
+      for i = 1, 40 do list[i] = { prompt = 'abc', answer = ('answer %d'):format(i) } end
+      for i, row in pairs(changes or {}) do list[i] = row end
+      return list
+    end
+    local seen, count = {}, 0
+    local function new(list, options)
+      options = options or { weight_key = 'weight' }
+      local print = open(write('f.jsonl', list), plain, options):fingerprint()
+      assert.is_nil(seen[print], 'the fingerprint of other data')
+      seen[print], count = true, count + 1
+      return print
+    end
+    local first = new(samples())
+    assert.equal(first, open(write('g.jsonl', rows()), plain):fingerprint())
+    for _, i in ipairs { 1, 20, 40 } do
+      new(samples { [i] = { prompt = 'abd', answer = 'answer ' .. i } })
+      new(samples { [i] = { prompt = 'abc', answer = ('answer %d'):format(i + 50) } })
+      new(samples { [i] = { prompt = 'abc', answer = 'answer ' .. i, weight = 2 } })
+      new(samples { [i] = { prompt = 'ab', answer = ('canswer %d'):format(i) } }) -- the answer begins a token earlier
+    end
+    new(samples { [20] = { prompt = 'abc', answer = 'answer 21' }, [21] = { prompt = 'abc', answer = 'answer 20' } })
+    new(samples { [41] = { prompt = 'abc', answer = 'answer 41' } })
+    new(samples(), { max_tokens = 9, over_long = 'truncate' })
+    -- the same tokens, cut elsewhere: texts in blocks
+    new({ { text = ('x'):rep(60) } }, { max_tokens = 20 })
+    new({ { text = ('x'):rep(60) } }, { max_tokens = 30 })
+    assert.equal(18, count)
+  end)
+
   it('are planned by seed and epoch', function()
     local options = { tokens = 60, micro_tokens = 25 }
     local seen, order = {}, {}

@@ -41,6 +41,8 @@ describe('kd', function()
     assert.equal('0.3 * js (response) against target topk 2 of 1 positions (response), 5 ids, T = 1, 20 bytes',
       tostring(term))
     assert.equal('0.5 * ce (all)', tostring(ms.ce(0.5, { on = 'all' })))
+    assert.equal('1 * ce (response)', tostring(ms.ce()))
+    assert.equal(1, ms.kd(target()).weight)
   end)
 
   it('refuses a target that is not what its options say', function()

@@ -217,6 +217,32 @@ describe('a student and its teacher', function()
     target:free()
   end)
 
+  it('learn from positions that only one kind of weight has', function()
+    local tokens = { 3, 1, 4, 1, 5 }
+    local function both(response, all)
+      local b = ms.batch { { tokens = tokens, response = response, all = all } }
+      local r = student:evaluate(b, { ms.ce(1), ms.ce(1, { on = 'all' }) })
+      local got = { r[1].rows, r[1].value, r[2].rows, r[2].value }
+      b:free()
+      return got
+    end
+    local rows = {} -- the loss of each position, alone
+    for t = 1, 4 do
+      local one = { 0, 0, 0, 0, 0 }
+      one[t] = 1
+      rows[t] = both(one)[2]
+    end
+    -- added up in another order: some eps of f32 in the products of other rows
+    local function near(want, got) assert.is_true(math.abs(got - want) <= 1e-5 * want, got .. ', ' .. want) end
+    local got = both({ 1, 0, 0.5, 0, 0 }, { 0, 1, 0, 0.25, 0 })
+    assert.same({ 2, 2 }, { got[1], got[3] })
+    near(rows[1] + 0.5 * rows[3], got[2])
+    near(rows[2] + 0.25 * rows[4], got[4])
+    got = both({ 0, 0, 0, 0, 0 }, { 0, 0, 2, 0, 0 })
+    assert.same({ 0, 0, 1 }, { got[1], got[2], got[3] })
+    near(2 * rows[3], got[4])
+  end)
+
   it('mix losses by their weights', function()
     local cfg = { target = 'topk', k = 5, temperature = 2 }
     local target = teacher:targets(batch, cfg)

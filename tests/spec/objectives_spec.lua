@@ -275,6 +275,43 @@ describe('objectives: parameters and factors', function()
   end)
 end)
 
+-- Logits are scaled, then capped, on both sides: cap tanh(scale z / cap), and either may be alone.
+describe('objectives: scale and soft cap', function()
+  local V = 37
+  local y, z = random_row(V, 1, 4), random_row(V, 2, 4)
+  local function finished(row, scale, cap)
+    local got, slope = {}, {}
+    for i, x in ipairs(row) do
+      local u = scale * x
+      got[i], slope[i] = u, scale
+      if cap > 0 then
+        local e = math.exp(2 * u / cap)
+        local t = (e - 1) / (e + 1)
+        got[i], slope[i] = cap * t, scale * (1 - t * t)
+      end
+    end
+    return got, slope
+  end
+  for _, pair in ipairs { { 0.5, 0 }, { 1, 3 }, { 2, 0 }, { 0.5, 3 }, { -1, 0 } } do
+    local scale, cap = unpack(pair)
+    it(('%g, %g'):format(scale, cap), function()
+      local fy, fz, slope = finished(y, scale, cap), finished(z, scale, cap) -- z's slope
+      for _, o in ipairs { { kind = 'hidden' }, { k = 5 } } do
+        local how = { kind = o.kind, k = o.k, T = 2, scale = scale, soft_cap = cap, ce = { 7 } }
+        local d, g, r = kd({ y }, { z }, how)
+        local want = heads.kd_row({ objective = 'forward_kl', T = 2, vocab = V, k = o.k }, fz, fy)
+        tools.close({ d }, { want }, 'f32', 50) -- capped logits carry some eps of the cap
+        local _, plain = kd({ fy }, { fz }, { kind = o.kind, k = o.k, T = 2 })
+        for i = 1, V do plain[1][i] = plain[1][i] * slope[i] end
+        tools.close(g[1], plain[1], 'f32', 50, 2e-6)
+        assert.equal(1, r.rows)
+      end
+      local got = heads.run({ z }, { { on = 'all' } }, { label = { 7 }, scale = scale, soft_cap = cap })
+      near(heads.ce_row(fz, 7), got[1].value, 20)
+    end)
+  end
+end)
+
 describe('objectives: the bucket', function()
   it('bounds the full value from below and tends to it', function()
     local y, z = { random_row(60, 1, 3) }, { random_row(60, 2, 3) }
