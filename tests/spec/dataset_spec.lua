@@ -258,7 +258,7 @@ describe('dataset: batches', function()
       return print
     end
     local first = new(samples())
-    assert.equal(first, open(write('g.jsonl', rows()), plain):fingerprint())
+    assert.equal(first, open(write('g.jsonl', samples()), plain):fingerprint())
     for _, i in ipairs { 1, 20, 40 } do
       new(samples { [i] = { prompt = 'abd', answer = 'answer ' .. i } })
       new(samples { [i] = { prompt = 'abc', answer = ('answer %d'):format(i + 50) } })
