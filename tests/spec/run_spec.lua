@@ -497,6 +497,29 @@ describe('a step', function()
     end)
   end)
 
+  it('refuses what comes too early, too late or twice, at the line that does it', function()
+    ms.scope(function(own)
+      local run, student = open(own, recipe.data(20))
+      local function refused(pattern, f)
+        local ok, why = pcall(f)
+        assert.is_false(ok)
+        assert.matches('run_spec.lua:%d+: ' .. pattern, why)
+      end
+      for step in run:steps() do -- luacheck: ignore 512 (only the first)
+        refused('step:update: nothing was learned', function() step:update() end)
+        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+        local mine = own(ms.batch { { 1, 2 } })
+        refused('step:use: the step has learned already', function() step:use { mine } end)
+        step:update()
+        refused('step:update: called twice, or outside its step', function() step:update() end)
+        break
+      end
+      run:close()
+      refused('run: used after finish', function() run:steps() end)
+      refused('run: finished already', function() run:finish() end)
+    end)
+  end)
+
   it('takes batches of the recipe\'s own', function()
     ms.scope(function(own)
       local run, student = open(own, recipe.data(20))
