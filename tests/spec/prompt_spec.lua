@@ -24,7 +24,7 @@ int poll(struct moonstill_pollfd *fds, unsigned long count, int timeout);
 ]]
 local libc = ffi.C
 
-local PATIENCE = 10000 -- milliseconds without a word, on a machine however busy
+local PATIENCE = 60000 -- milliseconds without a word, on a machine however busy
 
 local session = {}
 session.__index = session
