@@ -266,7 +266,7 @@ describe('a run', function()
     local out = folder .. '/alone'
     tools.run(('%s luajit tests/run_recipe.lua output=%s wait_at=2 >/dev/null 2>&1 </dev/null & ')
       :format(environment, out)) -- a pipe kept open would be waited for
-    for _ = 1, 500 do
+    for _ = 1, 3000 do
       if tools.exists(out .. '/waiting') then break end
       os.execute 'sleep 0.02'
     end

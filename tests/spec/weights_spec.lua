@@ -129,7 +129,7 @@ describe('weights', function()
     local script = tools.write(at .. '/open.lua',
       "print(select(2, require 'tests.folders'.open(arg[1])))")
     local function opened()
-      local _, said = tools.run(("LUA_PATH='%s' timeout 20 luajit %s %s"):format(package.path, script, at))
+      local _, said = tools.run(("LUA_PATH='%s' timeout 60 luajit %s %s"):format(package.path, script, at))
       return said
     end
     for _, name in ipairs { 'model.safetensors', 'config.json' } do
