@@ -232,10 +232,11 @@ describe('errors blame the line that called', function()
   local model = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
   local batch = ms.batch { { 1, 2, 3 } }
   local freed, gone = model:targets(batch, { k = 3, on = 'all' }), ms.model.create(recipe.config, 1)
-  freed:free()
-  gone:free()
-  local env = setmetatable({ ms = ms, config = recipe.config, model = model, batch = batch, freed = freed, gone = gone,
-    target = model:targets(batch, { k = 3, on = 'all' }), optimizer = ms.optimizer.new(model, { lr = 1 }),
+  local ended = ms.batch { { 1, 2 } }
+  for _, x in ipairs { freed, gone, ended } do x:free() end
+  local env = setmetatable({ ms = ms, config = recipe.config, model = model, batch = batch, freed = freed,
+    gone = gone, ended = ended, target = model:targets(batch, { k = 3, on = 'all' }),
+    optimizer = ms.optimizer.new(model, { lr = 1 }),
     cfg = function(cfg) cfg.output = folder .. '/blame' return cfg end,
     options = function(more)
       local o = { student = model, data = recipe.data(20), quiet = true }
@@ -278,8 +279,9 @@ describe('errors blame the line that called', function()
       'gone:config()', 'gone:parameters()', 'gone:zero_gradients()', 'gone:logits(batch)', 'model:logits(1)',
       'model:logits(batch, { 0.5 })', 'model:logits(batch, { 77 })', "model:save('/x', { dtype = 'x' })",
       "model:save('/x', { dtpe = 1 })", "model:save('/x', { shard_bytes = 0.5 })", "gone:save('/x')" },
-    batches = { 'ms.batch(1)', 'ms.batch {}', 'ms.batch { {} }', "ms.batch { { 'x' } }", 'ms.batch({ { 1 } }, {})',
-      'ms.batch { { tokens = 3 } }',
+    batches = { 'ended:tokens()', 'ended:weight()', 'model:learn(ended, { ms.ce() })', 'model:targets(ended)',
+      'ms.batch(1)', 'ms.batch {}', 'ms.batch { {} }', "ms.batch { { 'x' } }", 'ms.batch({ { 1 } }, {})',
+      'ms.batch { { tokens = 3 } }', 'model:logits(ended)',
       'ms.batch { { tokens = { 1, 2 }, response = { 1 } } }', 'ms.batch { { tokens = { 1, 2 }, respone = { 1 } } }',
       'ms.batch { { tokens = { 1, 2 }, response = { 1, -1 } } }', "batch:weight 'x'",
       'ms.packing.plan({ 1 }, { 1 }, 1, 1, {})', 'ms.packing.plan({ 1 }, { 1 }, 1, 1, { token = 1 })' },

@@ -102,6 +102,10 @@ describe('dataset: rows', function()
     assert.equal(0.5 * 2 + 2, b:weight())
     assert.equal(0.5 * 3 + 3, b:weight 'all')
     b:free()
+    data = open(write('w.jsonl', { { prompt = 'ab', answer = 'c', w = 0 }, { prompt = 'ab', answer = 'c', w = 2 } }),
+      plain, { weight_key = 'w' })
+    assert.same({ 'abc</s>', 'ab[c*2][</s>*2]' }, masks(data)) -- 0 is a weight
+    refused('sample 3 of 2', data.batch, data, { 1, 3 })
     refused('w.jsonl:1: column "w": a weight is a number from 0 on', open,
       write('w.jsonl', { { prompt = 'a', answer = 'b', w = 'x' } }), plain, { weight_key = 'w' })
   end)

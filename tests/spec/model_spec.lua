@@ -179,13 +179,28 @@ describe('a student and its teacher', function()
     local mine, other, hint = batch_of(1, 2, 3, 4), batch_of(1, 2, 3, 5), batch_of(9, 8, 3, 4)
     local function learn(b)
       local target = teacher:targets(b, cfg)
-      local r = student:learn(mine, { ms.kd(target, 1, cfg) })
+      local ok, r = pcall(student.learn, student, mine, { ms.ce(), ms.kd(target, 1, cfg) })
       target:free()
-      return r[1].rows
+      if not ok then error(r, 0) end
+      return r[2].rows
     end
     assert.equal(2, learn(mine))
     assert.equal(2, learn(hint)) -- the same answer
-    refused('loss: term 1: the target is of another batch', learn, other)
+    refused('loss: term 2: the target is of another batch', learn, other)
+    refused('loss: term 2: the target has 2 rows, the batch 1', function()
+      local few, target = ms.batch { { tokens = { 1, 2, 3 }, response = { 0, 1, 0 } } }, teacher:targets(mine, cfg)
+      local ok, why = pcall(student.learn, student, few, { ms.ce(), ms.kd(target, 1, cfg) })
+      few:free()
+      target:free()
+      if not ok then error(why, 0) end
+    end)
+    refused('term 2: weight nan', student.learn, student, mine, { ms.ce(), ms.ce(math.abs(0 / 0)) })
+    refused('term 2 %(js%): beta = 2 not in', function()
+      local target = teacher:targets(mine, cfg)
+      local ok, why = pcall(student.learn, student, mine, { ms.ce(), ms.kd(target, 1, { objective = 'js', beta = 2 }) })
+      target:free()
+      if not ok then error(why, 0) end
+    end)
     for _, b in ipairs { mine, other, hint } do b:free() end
   end)
 
