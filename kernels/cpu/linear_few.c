@@ -14,7 +14,7 @@ enum {
   HIGH = VF_LANES == 16 ? 4 : 2, /* as many rows as there are registers for */
   WIDE = 4,
   NEAR = 64, /* weight rows at a time that a cache has, */
-  FAR = 16   /* and of those that are fetched as many rows ahead, by hand */
+  FAR = 32   /* and of those that are fetched as many rows ahead, by hand */
 };
 
 /* Adds n columns' products of `rows` rows of x and `outs` of w. */
