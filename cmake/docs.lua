@@ -35,7 +35,7 @@ local function parse(path)
 end
 
 local function write(out, doc)
-  out:write(('{ about = %q, functions = {\n'):format(doc.about or ''))
+  out:write(('{ about = %q, functions = {\n'):format(doc.about))
   for _, f in ipairs(doc.functions) do
     out:write(('{ line = %d, name = %q, arguments = %q, method = %s, text = %q },\n'):format(f.line,
       f.name, f.arguments, tostring(f.method), f.text))

@@ -9,8 +9,9 @@ local from = { option = 'config', required = 'config', optional = 'config', one_
 local function unknown(name)
   local found, docs = pcall(require, 'moonstill.docs')
   local sorted, options_of = require 'moonstill.sorted', require 'moonstill.options'
-  local near = found and options_of.instead(name, sorted.keys(docs, from))
-  return ("moonstill has no '%s'%s"):format(name, near and near:find '^did' and '; ' .. near or '')
+  local near = found and options_of.nearest(tostring(name), sorted.keys(docs, from))
+  local hint = near and ("; did you mean '%s'?"):format(near) or ''
+  return ("moonstill has no '%s'%s"):format(name, hint)
 end
 
 setmetatable(M, {

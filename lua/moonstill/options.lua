@@ -19,19 +19,26 @@ local function distance(a, b)
   return one[#b]
 end
 
---- What to say of a word that is none of `names`: the one that was meant, or which there are.
---- @param word any
+--- The one of `names` that a word which is none of them may have meant, or nil.
+--- @param word string
 --- @param names string[]
---- @return string
-local function instead(word, names)
-  word = tostring(word)
+--- @return string?
+local function nearest(word, names)
   local best, least = nil, math.min(3, #word) -- of short words too much may be changed
   for _, name in ipairs(names) do
     local d = distance(word, name)
     if d < least then best, least = name, d end
   end
-  if best then return ("did you mean '%s'?"):format(best) end
-  return 'there are ' .. table.concat(names, ', ')
+  return best
+end
+
+--- What to say of a word that is none of `names`: the one that was meant, or which there are.
+--- @param word any
+--- @param names string[]
+--- @return string
+local function instead(word, names)
+  local near = nearest(tostring(word), names)
+  return near and ("did you mean '%s'?"):format(near) or 'there are ' .. table.concat(names, ', ')
 end
 
 local function unknown(what, there_are, key)
@@ -79,4 +86,5 @@ local function take(_, what, defaults, given, level)
 end
 
 --- `distance`: how many edits lie between two words, a swap of neighbours being one.
-return setmetatable({ distance = distance, known = known, instead = instead }, { __call = take })
+return setmetatable({ distance = distance, known = known, nearest = nearest, instead = instead },
+  { __call = take })

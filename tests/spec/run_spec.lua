@@ -21,6 +21,13 @@ local function finished(threads, ...)
   return err, out
 end
 
+-- A run that ends with an error, in which `part` stands.
+local function fails(part, ...)
+  local status, _, why = start(1, ...)
+  assert.equal(1, status)
+  assert.truthy(why:find(part, 1, true), why)
+end
+
 local function metrics_of(folder)
   local list = {}
   for _, entry in json.lines(folder .. '/metrics.jsonl') do
@@ -197,31 +204,20 @@ describe('a run', function()
     local status, _, why = start(1, 'output=' .. out)
     assert.equal(1, status)
     assert.truthy(why:find('no checkpoint in .* is complete'), why)
-    status, _, why = start(1, 'output=' .. folder .. '/nothing', 'resume=true')
-    assert.equal(1, status)
-    assert.truthy(why:find('no complete checkpoint', 1, true), why)
+    fails('no complete checkpoint', 'output=' .. folder .. '/nothing', 'resume=true')
   end)
 
   it('refuses to resume on other data', function()
     local out = folder .. '/data'
     finished(1, 'output=' .. out, 'max_steps=4')
-    local status, _, why = start(1, 'output=' .. out, 'samples=50')
-    assert.equal(1, status)
-    assert.truthy(why:find('its training data is not this one (fingerprint 60 samples, shift 0, now 50', 1, true), why)
+    fails('its training data is not this one (fingerprint 60 samples, shift 0, now 50', 'output=' .. out,
+      'samples=50')
     -- as many steps of as many tokens, one of which is another
-    status, _, why = start(1, 'output=' .. out, 'shift=1')
-    assert.equal(1, status)
-    assert.truthy(why:find('its training data is not this one', 1, true), why)
-    status, _, why = start(1, 'output=' .. out, 'batch.tokens=60')
-    assert.equal(1, status)
-    assert.truthy(why:find('data, seed or batch sizes have changed', 1, true), why)
+    fails('its training data is not this one', 'output=' .. out, 'shift=1')
+    fails('data, seed or batch sizes have changed', 'output=' .. out, 'batch.tokens=60')
     -- as many steps, of other samples
-    status, _, why = start(1, 'output=' .. out, 'seed=8')
-    assert.equal(1, status)
-    assert.truthy(why:find('seed has changed within an epoch', 1, true), why)
-    status, _, why = start(1, 'output=' .. out, 'batch.tokens=121')
-    assert.equal(1, status)
-    assert.truthy(why:find('batch.tokens has changed within an epoch, from 120 to 121', 1, true), why)
+    fails('seed has changed within an epoch', 'output=' .. out, 'seed=8')
+    fails('batch.tokens has changed within an epoch, from 120 to 121', 'output=' .. out, 'batch.tokens=121')
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1')
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1.5', 'seed=8') -- between two it may
     finished(1, 'output=' .. out, 'max_steps=5')
@@ -230,9 +226,7 @@ describe('a run', function()
   it('does not go on with another teacher, unless it is told from where', function()
     local out = folder .. '/teachers'
     finished(1, 'output=' .. out, 'max_steps=4')
-    local status, _, why = start(1, 'output=' .. out, 'teacher=two')
-    assert.equal(1, status)
-    assert.truthy(why:find('made with teacher = "one", which is "two" now: give another output', 1, true), why)
+    fails('made with teacher = "one", which is "two" now: give another output', 'output=' .. out, 'teacher=two')
     local err = finished(1, 'output=' .. out, 'teacher=two', 'max_steps=5',
       'resume=' .. out .. '/checkpoints/step-00000004')
     assert.truthy(err:find('note: teacher is "two"; the checkpoint was made with "one"', 1, true), err)
@@ -271,9 +265,7 @@ describe('a run', function()
       os.execute 'sleep 0.02'
     end
     local holder = tonumber(tools.read(out .. '/run.lock'))
-    local status, _, why = start(1, 'output=' .. out)
-    assert.equal(1, status)
-    assert.truthy(why:find(('another run is in the folder %s (process %d)'):format(out, holder), 1, true), why)
+    fails(('another run is in the folder %s (process %d)'):format(out, holder), 'output=' .. out)
     tools.run('kill -9 ' .. holder) -- the kernel takes the lock back
     finished(1, 'output=' .. out, 'max_steps=3')
   end)
