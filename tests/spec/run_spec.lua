@@ -22,7 +22,7 @@ local function finished(threads, ...)
 end
 
 -- A run that ends with an error, in which `part` stands.
-local function fails(part, ...)
+local function stops(part, ...)
   local status, _, why = start(1, ...)
   assert.equal(1, status)
   assert.truthy(why:find(part, 1, true), why)
@@ -204,20 +204,20 @@ describe('a run', function()
     local status, _, why = start(1, 'output=' .. out)
     assert.equal(1, status)
     assert.truthy(why:find('no checkpoint in .* is complete'), why)
-    fails('no complete checkpoint', 'output=' .. folder .. '/nothing', 'resume=true')
+    stops('no complete checkpoint', 'output=' .. folder .. '/nothing', 'resume=true')
   end)
 
   it('refuses to resume on other data', function()
     local out = folder .. '/data'
     finished(1, 'output=' .. out, 'max_steps=4')
-    fails('its training data is not this one (fingerprint 60 samples, shift 0, now 50', 'output=' .. out,
+    stops('its training data is not this one (fingerprint 60 samples, shift 0, now 50', 'output=' .. out,
       'samples=50')
     -- as many steps of as many tokens, one of which is another
-    fails('its training data is not this one', 'output=' .. out, 'shift=1')
-    fails('data, seed or batch sizes have changed', 'output=' .. out, 'batch.tokens=60')
+    stops('its training data is not this one', 'output=' .. out, 'shift=1')
+    stops('data, seed or batch sizes have changed', 'output=' .. out, 'batch.tokens=60')
     -- as many steps, of other samples
-    fails('seed has changed within an epoch', 'output=' .. out, 'seed=8')
-    fails('batch.tokens has changed within an epoch, from 120 to 121', 'output=' .. out, 'batch.tokens=121')
+    stops('seed has changed within an epoch', 'output=' .. out, 'seed=8')
+    stops('batch.tokens has changed within an epoch, from 120 to 121', 'output=' .. out, 'batch.tokens=121')
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1')
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1.5', 'seed=8') -- between two it may
     finished(1, 'output=' .. out, 'max_steps=5')
@@ -226,7 +226,7 @@ describe('a run', function()
   it('does not go on with another teacher, unless it is told from where', function()
     local out = folder .. '/teachers'
     finished(1, 'output=' .. out, 'max_steps=4')
-    fails('made with teacher = "one", which is "two" now: give another output', 'output=' .. out, 'teacher=two')
+    stops('made with teacher = "one", which is "two" now: give another output', 'output=' .. out, 'teacher=two')
     local err = finished(1, 'output=' .. out, 'teacher=two', 'max_steps=5',
       'resume=' .. out .. '/checkpoints/step-00000004')
     assert.truthy(err:find('note: teacher is "two"; the checkpoint was made with "one"', 1, true), err)
@@ -265,7 +265,7 @@ describe('a run', function()
       os.execute 'sleep 0.02'
     end
     local holder = tonumber(tools.read(out .. '/run.lock'))
-    fails(('another run is in the folder %s (process %d)'):format(out, holder), 'output=' .. out)
+    stops(('another run is in the folder %s (process %d)'):format(out, holder), 'output=' .. out)
     tools.run('kill -9 ' .. holder) -- the kernel takes the lock back
     finished(1, 'output=' .. out, 'max_steps=3')
   end)
