@@ -36,6 +36,20 @@ function M.integer(what, name, value, low, high, level)
     bound(high)), (level or 2) + 1)
 end
 
+--- An error unless `value` is a number in low .. high. Returns it.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param value any
+--- @param low number
+--- @param high number
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return number
+function M.number(what, name, value, low, high, level)
+  if type(value) == 'number' and value >= low and value <= high then return value end
+  error(('%s: %s = %s, expected a number in %.6g..%.6g'):format(what, name, shown(value), low,
+    high), (level or 2) + 1)
+end
+
 --- An error unless every element of a Lua array is an integer in low .. high. Returns the array.
 --- @param what string what errors begin with
 --- @param name string of one element

@@ -158,6 +158,153 @@ describe('plot.svg', function()
   end)
 end)
 
+describe('plot of anything', function()
+  -- An endless loop must not hang the suite. Hooks are not called from compiled code.
+  local function ends(f, ...)
+    local compiled = jit.status()
+    jit.off()
+    jit.flush()
+    local start = os.clock()
+    debug.sethook(function()
+      if os.clock() - start > 5 then error('not at an end after 5 seconds', 0) end
+    end, '', 100000)
+    local result = { pcall(f, ...) }
+    debug.sethook()
+    if compiled then jit.on() end
+    assert(result[1], result[2])
+    return result[2]
+  end
+
+  local function within(svg, width, height, where)
+    assert.is_nil(svg:find('nan', 1, true), where)
+    assert.is_nil(svg:find('inf', 1, true), where)
+    for what, digits in svg:gmatch ' ([xyc]+%d?)="([^"]+)"' do
+      local v = tonumber(digits)
+      assert.is_true(v and v >= 0 and v <= (what:find 'x' and width or height), where .. what .. digits)
+    end
+    for _, run in ipairs(points(svg)) do
+      for _, point in ipairs(run) do
+        assert.is_true(point[1] >= 0 and point[1] <= width and point[2] >= 0 and point[2] <= height,
+          where)
+      end
+    end
+  end
+
+  local function drawn(p, where)
+    within(ends(plot.svg, p, { width = 300, height = 200 }), 300, 200, where)
+    local text = ends(plot.sketch, p, { columns = 20, rows = 7 })
+    assert.is_nil(text:find('nan', 1, true), where)
+    assert.equal(10, select(2, text:gsub('\n', '')), where)
+    return text
+  end
+
+  it('ends where values are nearly equal, and draws them level', function()
+    for _, v in ipairs { 1, -1, 3e7, 1e300, 1e-300 } do
+      local text = drawn({ series = { { x = { 1, 2 }, y = { v, v * (1 + 2 ^ -52) } } } }, tostring(v))
+      local rows = 0
+      for _ in text:gmatch '|[^\n]*o' do rows = rows + 1 end
+      assert.equal(1, rows)
+      drawn({ series = { { y = { 1, 2 }, x = { v, v * (1 + 2 ^ -52) } } } }, tostring(v))
+    end
+    local list, step = plot.ticks(1, 1 + 2 ^ -52, 5)
+    assert.same({ 5, 0.05, 1 }, { #list, step, list[3] })
+  end)
+
+  it('tells apart what differs in the 11th digit', function()
+    local list = plot.ticks(1, 1 + 1e-11, 5)
+    assert.is_true(#list >= 3 and list[1] <= 1 and list[#list] >= 1 + 1e-11 and list[#list] < 1 + 3e-11)
+  end)
+
+  it('ends for values of any size, on both axes, between any ends', function()
+    local seed = 1
+    local function random(n) -- the same on every machine
+      seed = seed * 16807 % 2147483647
+      return seed % n + 1
+    end
+    local special = { 0, -0.0, 1, 1 + 2 ^ -52, -1, 3, 5e-324, -5e-324, 2 ^ -1022, 1e-300, 1e-280, 2e-280, 1e-301, 1e300,
+      -1e300, 1.7e308, -1.7e308, math.huge, -math.huge, 0 / 0, 1e15, 1e15 + 1, 1e-12, 123.456, 1e6 }
+    local function value()
+      if random(3) == 1 then return (random(2000) - 1000) / 100 * 10 ^ (random(40) - 20) end
+      return special[random(#special)]
+    end
+    local function list(n)
+      local values = {}
+      for i = 1, n do values[i] = value() end
+      return values
+    end
+    local refused = 0
+    for trial = 1, 1500 do
+      local p = { series = {}, log = random(3) == 1 }
+      if random(3) == 1 then p.y_min = value() end
+      if random(3) == 1 then p.y_max = value() end
+      for i = 1, random(3) do
+        local n = random(5) - 1
+        p.series[i] = { x = list(n), y = list(n) }
+      end
+      local where = 'trial ' .. trial .. ' '
+      local ok, why = pcall(ends, plot.svg, p)
+      if ok then drawn(p, where) else
+        refused = refused + 1
+        assert.truthy(tostring(why):find 'plot: y_m%a%a = ', where .. tostring(why))
+      end
+    end
+    assert.is_true(refused > 100 and refused < 1000, tostring(refused))
+  end)
+
+  it('refuses ends of y that are none, and blames the caller', function()
+    local p = { series = { { x = { 1, 2 }, y = { 1, 2 } } }, log = true, y_min = 0 }
+    local function refusal(f, ...)
+      local ok, why = pcall(f, ...)
+      assert.is_false(ok)
+      return (why:gsub('^.-plot_spec.lua:%d+: ', ''))
+    end
+    local function svg(q) return (plot.svg(q)) end
+    local function sketch(q) return (plot.sketch(q)) end
+    for _, draw in ipairs { svg, sketch } do
+      assert.equal('plot: y_min = 0, expected a number in 1e-280..1e+300', refusal(draw, p))
+      p.log, p.y_min, p.y_max = false, 2, 2
+      assert.equal('plot: y_min = 2 is not below y_max = 2', refusal(draw, p))
+      p.y_min, p.y_max = '1', nil
+      assert.equal("plot: y_min = '1' (a string), expected a number in -1e+300..1e+300", refusal(draw, p))
+      p.log, p.y_min = true, 0
+    end
+    assert.equal('plot: a panel needs a list of series', refusal(svg))
+    assert.equal('plot: a panel needs a list of series', refusal(svg, {}))
+  end)
+
+  it('keeps the ends that were asked for beside data beyond them', function()
+    local p = { series = { { x = { 1, 2 }, y = { 1, 2 } } }, y_min = 10 }
+    assert.truthy(drawn(p, 'min'):find('10 |', 1, true))
+    p.y_min, p.y_max = nil, -10
+    assert.truthy(drawn(p, 'max'):find('-10 |', 1, true))
+    p.y_max, p.log, p.y_min = nil, true, 1e-280
+    local ticks = select(2, plot.svg(p, { height = 1000 }):gsub('class="grid"/', ''))
+    assert.is_true(ticks >= 5 and ticks <= 14, tostring(ticks))
+  end)
+
+  it('has ticks at the ends of an x that is negative', function()
+    local text = plot.sketch { series = { { x = { -3, -1 }, y = { 1, 2 } } } }
+    assert.truthy(text:find '%-3%.0 .* %-1%.0')
+  end)
+
+  it('gives the curves half of the height, whatever the number of names', function()
+    local p = { series = {} }
+    for i = 1, 3000 do p.series[i] = { x = { 0, 1 }, y = { i, i + 1 } } end
+    local svg = plot.svg(p)
+    within(svg, 560, 360, 'many')
+    assert.truthy(svg:find('>29%d%d more<'))
+    within(plot.svg(p, { width = 160, height = 160 }), 160, 160, 'small')
+    assert.truthy(plot.svg(p, { width = 160, height = 160 }):find '>3000 more<')
+  end)
+
+  it('marks points where the line meets no column', function()
+    local text = plot.sketch({ series = { { x = { 3, 3 }, y = { 0, 5 } } } }, { columns = 4, rows = 4 })
+    assert.equal(2, select(2, text:gsub('|[^\n]*o', '')))
+    assert.equal(1, select(2, plot.sketch({ series = { { x = { 3, 4 }, y = { 0, 5 } } } },
+      { columns = 1, rows = 1 }):gsub('|[^\n]*o', '')))
+  end)
+end)
+
 describe('plot.sketch', function()
   it('draws falling and rising lines', function()
     local text = plot.sketch({ series = { { name = 'up', x = { 0, 8 }, y = { 0, 4 } },
