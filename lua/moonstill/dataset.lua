@@ -66,11 +66,20 @@ local function level_of(self, weight)
   return level
 end
 
+-- Keeps where the largest of something is: `value` of the row at `self.place`.
+local function note_extreme(self, name, value)
+  local known = self.extremes[name]
+  if value > known.value then known.value, known.place = value, self.place end
+end
+
 local function add_sample(self, ids, first, n, weights, weight)
-  local token, level = self.token, self.level
+  local token, level, largest = self.token, self.level, 0
   token:reserve(n)
   level:reserve(n)
   ffi.copy(token.p + token.count, ids + first, 4 * n)
+  for t = first, first + n - 1 do largest = math.max(largest, ids[t]) end
+  note_extreme(self, 'id', largest)
+  note_extreme(self, 'length', n)
   for t = 0, n - 2 do level.p[level.count + t] = level_of(self, weights[first + t]) end
   level.p[level.count + n - 1] = 0
   token.count, level.count = token.count + n, level.count + n
@@ -215,7 +224,7 @@ end
 
 -- One row: what is wrong with it is said with its place, or counted.
 local function guarded(self, where, body, ...)
-  self.report.rows = self.report.rows + 1
+  self.report.rows, self.place = self.report.rows + 1, where
   local ok, why = pcall(body, self, ...)
   if ok then return end
   -- Messages may come with a line of ours, or with the place already.
@@ -295,6 +304,18 @@ function methods:count() return #self.lengths end
 --- How many tokens all samples have.
 --- @return integer
 function methods:tokens() return self.token.count end
+
+--- The longest sample: its tokens, and the place of its row ("train.jsonl:7"). A model whose context
+--- is shorter cannot learn from it.
+--- @return integer tokens
+--- @return string place
+function methods:longest() return self.extremes.length.value, self.extremes.length.place end
+
+--- The largest token id of all samples, and the place of the first row that has it. A model with as
+--- many rows in its vocabulary, or fewer, cannot read that row.
+--- @return integer id
+--- @return string place
+function methods:largest_id() return self.extremes.id.value, self.extremes.id.place end
 
 local text_out = ffi.new 'char *[1]'
 
@@ -429,6 +450,7 @@ local function new(chat, options)
     levels = ffi.new('float[256]', 0, 1), level_of = { [0] = 0, [1] = 1 }, levels_count = 2,
     scratch = { token = array 'int32_t', start = array 'int32_t', response = array 'float',
       all = array 'float' },
+    extremes = { id = { value = -1 }, length = { value = 0 } },
     report = { rows = 0, dropped = 0, truncated = 0, skipped = 0, errors = {} } }
   self.start:add(0)
   return setmetatable(self, methods)

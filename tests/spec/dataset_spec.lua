@@ -223,6 +223,25 @@ describe('dataset: bad rows', function()
   end)
 end)
 
+describe('dataset: what a model must be able to take', function()
+  it('is the longest sample and the largest id, with the first row that has it', function()
+    local long = write('e1.jsonl', { { prompt = 'a', answer = 'b' }, { prompt = 'abc', answer = 'd' },
+      { prompt = 'abcdefghijkl', answer = 'dropped' }, { prompt = 'bcd', answer = 'e' } })
+    local data = open({ long, write('e2.jsonl', { '', { prompt = 'a', answer = 'bcd' } }) }, plain,
+      { max_tokens = 8 })
+    assert.same({ 5, folder .. '/e1.jsonl:2' }, { data:longest() })
+    assert.same({ 302, folder .. '/e1.jsonl:1' }, { data:largest_id() })
+    -- the end of a text is in its last block; a cut answer has none
+    data = open({ write('e3.jsonl', { { prompt = 'z', answer = 'abcdef' } }), write('e4.jsonl',
+      { { prompt = 'a', answer = 'b' } }) }, plain, { max_tokens = 4, over_long = 'truncate' })
+    assert.same({ 302, folder .. '/e4.jsonl:1' }, { data:largest_id() })
+    assert.same({ 4, folder .. '/e3.jsonl:1' }, { data:longest() })
+    data = open(tools.write(folder .. '/e5.txt', 'abcdef'), plain, { max_tokens = 4 })
+    assert.same({ 302, folder .. '/e5.txt' }, { data:largest_id() })
+    assert.same({ 4, folder .. '/e5.txt' }, { data:longest() })
+  end)
+end)
+
 describe('dataset: batches', function()
   local rows = {}
   for i = 1, 40 do rows[i] = { prompt = ('p'):rep(i % 7 + 1), answer = ('a'):rep(i % 11 + 1) } end
