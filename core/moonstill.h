@@ -290,9 +290,10 @@ ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, 
 
 enum { MS_TARGET_TOPK = 0, MS_TARGET_HIDDEN = 1, MS_TARGET_LOGITS = 2 };
 enum { MS_TAIL_BUCKET = 0, MS_TAIL_RENORMALIZE = 1 };
-/* What to ask of a teacher. temperature: T of the objective; teacher_temperature: Tt, which divides
- * the teacher's logits once more. on: which positions. vocab: V_s, the number of shared ids; 0 for
- * the teacher's width. hidden_dtype: MS_F32 or MS_BF16. */
+/* What to ask of a teacher. temperature: T of the objective; NaN: not given, which is 1 for topk
+ * and the term's for the others. teacher_temperature: Tt, which divides the teacher's logits once
+ * more. on: which positions. vocab: V_s, the number of shared ids; 0 for the teacher's width.
+ * hidden_dtype: MS_F32 or MS_BF16. */
 typedef struct ms_target_options {
   int32_t kind, k, on, hidden_dtype;
   int64_t vocab;
@@ -314,7 +315,8 @@ ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const
 ms_status ms_target_new(const ms_target_options *options, const ms_tensor *hidden, ms_tensor *head,
                         double scale, double soft_cap, int64_t budget, ms_target **out);
 int64_t ms_target_rows(const ms_target *target);
-ms_status ms_target_info(const ms_target *target, char **json); /* kind, T, Tt, k, vocab, bytes */
+/* kind, T where it was given, Tt, k, vocab, bytes. */
+ms_status ms_target_info(const ms_target *target, char **json);
 /* A topk target's content, arrays sized as in ms_target_topk; any of them may be NULL. */
 ms_status ms_target_read(const ms_target *target, int32_t *id, float *log_p, float *log_rest);
 void ms_target_free(ms_target *target);
@@ -323,7 +325,9 @@ enum { MS_TERM_CE = 0, MS_TERM_KD = 1 };
 enum { MS_FORWARD_KL = 0, MS_REVERSE_KL, MS_JS, MS_SKEWED_FORWARD_KL, MS_SKEWED_REVERSE_KL,
        MS_ADAPTIVE_KL, MS_TVD };
 /* One entry of the list that makes the loss: weight * sum(a l) / norm, DESIGN section 4. parameter:
- * beta, lambda or alpha; NaN for the default. t_scale: NaN for "auto", otherwise the factor itself.
+ * beta, lambda or alpha; NaN for the default. temperature: NaN takes the target's, or 1 where it has
+ * none; another one than the target's is an error. t_scale: NaN for "auto", otherwise the factor
+ * itself.
  * norm: the sum of the term's position weights over the whole optimiser step; <= 0 takes this
  * batch's own. target: NULL for CE. */
 typedef struct ms_term {

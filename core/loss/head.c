@@ -61,11 +61,11 @@ static ms_status check_kd(const ms_head_call *c, int32_t i) {
                o->below_one ? ")" : "]");
   MS_REQUIRE(t->tail == MS_TAIL_BUCKET || t->tail == MS_TAIL_RENORMALIZE, "term %d (%s): tail = %d",
              i + 1, o->name, t->tail);
-  MS_REQUIRE(t->temperature > 0 && isfinite(t->temperature), "term %d (%s): temperature %g", i + 1,
-             o->name, t->temperature);
-  MS_REQUIRE(to->kind != MS_TARGET_TOPK ||
-                 fabs(t->temperature - to->temperature) <= 1e-9 * to->temperature,
-             "term %d (%s): temperature %g, but the target's top-k holds at %g", i + 1, o->name,
+  MS_REQUIRE(isnan(t->temperature) || (t->temperature > 0 && isfinite(t->temperature)),
+             "term %d (%s): temperature %g", i + 1, o->name, t->temperature);
+  /* either may be NaN, and is no less than the other then */
+  MS_REQUIRE(!(fabs(t->temperature - to->temperature) > 1e-9 * to->temperature),
+             "term %d (%s): temperature %g, but its target was made at %g", i + 1, o->name,
              t->temperature, to->temperature);
   MS_REQUIRE(isnan(t->t_scale) || isfinite(t->t_scale), "term %d (%s): t_scale %g", i + 1, o->name,
              t->t_scale);
@@ -287,6 +287,13 @@ static ms_status topk_rows(space *w, int32_t i, int64_t from, int64_t n) {
   return MS_OK;
 }
 
+/* The term's, or else its target's, or else 1: check_kd has seen that two agree. */
+static double temperature_of(const ms_term *t) {
+  if (!isnan(t->temperature)) return t->temperature;
+  double given = t->target->options.temperature;
+  return isnan(given) ? 1 : given;
+}
+
 /* What of a term is the same for all chunks. */
 static void set_term(space *w, int32_t i, double sum) {
   const ms_term *t = &w->call->term[i];
@@ -305,7 +312,7 @@ static void set_term(space *w, int32_t i, double sum) {
   if (t->kind == MS_TERM_KD) {
     const ms_objective *o = ms_objective_get(t->objective);
     const ms_target_options *to = &t->target->options;
-    double temp = t->temperature;
+    double temp = temperature_of(t);
     if (is_full(t)) k->source = source_of(w, t->target);
     k->vocab = to->vocab;
     k->k = is_full(t) ? 0 : to->k;

@@ -18,7 +18,7 @@ static ms_status check_options(const ms_target_options *o, int64_t rows, int64_t
   MS_REQUIRE(o->kind >= MS_TARGET_TOPK && o->kind <= MS_TARGET_LOGITS, "target: %d is no kind",
              o->kind);
   MS_REQUIRE(o->on == MS_ON_RESPONSE || o->on == MS_ON_ALL, "target: on = %d", o->on);
-  MS_REQUIRE(o->temperature > 0 && isfinite(o->temperature),
+  MS_REQUIRE(isnan(o->temperature) || (o->temperature > 0 && isfinite(o->temperature)),
              "target: temperature is %g, expected a number above 0", o->temperature);
   MS_REQUIRE(o->teacher_temperature > 0 && isfinite(o->teacher_temperature),
              "target: teacher_temperature %g", o->teacher_temperature);
@@ -60,6 +60,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   t->rows = rows;
   t->head = *head;
   if (!t->options.vocab) t->options.vocab = head->vocab;
+  if (options->kind == MS_TARGET_TOPK && isnan(options->temperature)) t->options.temperature = 1;
   t->bytes = lay_out(t, NULL);
   ms_status st = dev ? dev->ops->alloc(t->bytes, &p) : ms_alloc(t->bytes, "target", &p);
   if (st != MS_OK) {
@@ -230,11 +231,12 @@ int64_t ms_target_rows(const ms_target *t) { return t->rows; }
 ms_status ms_target_info(const ms_target *t, char **json) {
   const ms_target_options *o = &t->options;
   *json = NULL;
-  json_t *j = json_pack(
-      "{s:s, s:I, s:I, s:s, s:f, s:f, s:I}", "kind", kinds[o->kind], "rows", (json_int_t)t->rows,
-      "vocab", (json_int_t)o->vocab, "on", o->on == MS_ON_ALL ? "all" : "response", "temperature",
-      o->temperature, "teacher_temperature", o->teacher_temperature, "bytes", (json_int_t)t->bytes);
+  json_t *j = json_pack("{s:s, s:I, s:I, s:s, s:f, s:I}", "kind", kinds[o->kind], "rows",
+                        (json_int_t)t->rows, "vocab", (json_int_t)o->vocab, "on",
+                        o->on == MS_ON_ALL ? "all" : "response", "teacher_temperature",
+                        o->teacher_temperature, "bytes", (json_int_t)t->bytes);
   if (!j) return MS_FAIL(MS_ENOMEM, "target: no memory for its description");
+  if (!isnan(o->temperature)) json_object_set_new(j, "temperature", json_real(o->temperature));
   if (o->kind == MS_TARGET_TOPK) json_object_set_new(j, "k", json_integer(o->k));
   if (o->kind == MS_TARGET_HIDDEN) {
     json_object_set_new(j, "width", json_integer(t->head.width));

@@ -17,7 +17,8 @@ typedef struct ms_head_weights {
 } ms_head_weights;
 
 struct ms_target {
-  ms_target_options options; /* vocab is never 0: the ids below it are those that take part */
+  ms_target_options options; /* vocab is never 0: the ids below it are those that take part;
+                                temperature is never NaN for topk */
   int64_t rows;
   ms_device *dev; /* where the arrays are; NULL: host memory */
   void *data;     /* all of the arrays; those below lie in it */

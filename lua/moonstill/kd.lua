@@ -65,14 +65,15 @@ end
 
 -- What a term's options may say of its target, and what the target calls it. Another target means
 -- other numbers. k may differ: a target made of values has its own.
-local CARRIED = { { 'target', 'kind' }, { 'teacher_temperature', 'teacher_temperature' },
-                  { 'vocab', 'vocab' } }
+local CARRIED = { { 'target', 'kind' }, { 'temperature', 'temperature' },
+                  { 'teacher_temperature', 'teacher_temperature' }, { 'vocab', 'vocab' } }
 
 local function asked_of(cfg)
   local asked
   for _, pair in ipairs(CARRIED) do
     local value = cfg and cfg[pair[1]]
-    if value ~= nil and value ~= 0 then -- vocab 0: the teacher's width
+    -- vocab 0: the teacher's width; temperature '': the target's
+    if value ~= nil and value ~= 0 and value ~= '' then
       asked = asked or {}
       asked[pair[2]] = value
     end
@@ -86,7 +87,8 @@ local function check_target(target, asked, level)
   local info = target:info()
   for _, pair in ipairs(CARRIED) do
     local want, has = asked[pair[2]], info[pair[2]]
-    if want ~= nil and want ~= has then
+    -- a target without a temperature takes the term's
+    if want ~= nil and want ~= has and (has ~= nil or pair[2] ~= 'temperature') then
       error(('kd: the term asks for %s = %s, its target has %s'):format(pair[1], tostring(want),
         tostring(has)), level + 1)
     end
@@ -128,7 +130,7 @@ local function new_term(kind, weight, on, level)
   local c = ffi.new 'ms_term'
   c.kind = kind == 'ce' and C.MS_TERM_CE or C.MS_TERM_KD
   c.on = number_of(M.positions, 'positions', on, level + 1)
-  c.temperature, c.t_scale, c.parameter = 1, NAN, NAN
+  c.temperature, c.t_scale, c.parameter = NAN, NAN, NAN
   local fields = { kind = kind, weight = check_weight(weight, level + 1), on = on, c = c }
   return setmetatable(fields, term)
 end
@@ -149,13 +151,14 @@ end
 -- `M.term`, which stands between this and whom to blame.
 local function new_divergence(target, weight, cfg)
   local o = options_of('kd', M.defaults, cfg, 3)
+  local temperature = targets.temperature('kd', o.temperature, 3)
   local asked = asked_of(cfg)
   check_target(target, asked, 3)
   local t = new_term('kd', weight or 1, o.on, 3)
   t.target, t.asked = target, asked
   t.c.objective = number_of(M.objectives, 'objective', o.objective, 3)
   t.c.tail = number_of(M.tails, 'tail', o.tail, 3)
-  t.c.temperature = o.temperature
+  t.c.temperature = temperature
   t.c.t_scale = scale_of(o.t_scale, 3)
   local parameter = PARAMETER[o.objective]
   if parameter then t.c.parameter = o[parameter] end

@@ -23,11 +23,14 @@ local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16 }
 M.kinds = { 'topk', 'hidden', 'logits' }
 
 --- What can be asked of a teacher. target: the kind. k: entries of a topk target. on: positions.
---- temperature: T of both distributions; teacher_temperature divides the teacher's logits once
---- more. vocab: how many ids teacher and student share, 0 for the teacher's width. dtype: of hidden
---- states, f32 (exact) or bf16.
-M.defaults = { target = 'topk', k = 64, on = 'response', temperature = 1, teacher_temperature = 1,
+--- temperature: T of both distributions, which a term without one takes from its target. Where it is
+--- not given it is 1 for topk, and that of the term (by default 1) for the others.
+--- teacher_temperature divides the teacher's logits once more. vocab: how many ids teacher and
+--- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16.
+M.defaults = { target = 'topk', k = 64, on = 'response', temperature = '', teacher_temperature = 1,
                vocab = 0, dtype = 'f32' }
+
+local NOT_GIVEN = 0 / 0
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 local string_out = ffi.new 'char *[1]'
@@ -62,6 +65,22 @@ local function number_of(map, what, name, level)
     options_of.instead(name, sorted.keys(map))), level + 1)
 end
 
+--- A temperature as the core takes it: one that was not given is NaN there.
+--- @param what string what errors begin with
+--- @param t number|'""'
+--- @param level integer whom to blame, as in `error`
+--- @return number
+function M.temperature(what, t, level)
+  if t == M.defaults.temperature then return NOT_GIVEN end
+  if type(t) ~= 'number' then
+    error(('%s: temperature is a %s, expected a number'):format(what, type(t)), level + 1)
+  end
+  if not (t > 0 and t < math.huge) then
+    error(('%s: temperature is %g, expected a number above 0'):format(what, t), level + 1)
+  end
+  return t
+end
+
 --- The options as the core takes them, in memory that the next call reuses.
 --- @param o table `defaults` filled in
 --- @param level integer whom to blame, as in `error`
@@ -75,7 +94,8 @@ function M.options(o, level)
   asked.on = number_of(ON, 'positions', o.on, level + 1)
   asked.hidden_dtype = number_of(DTYPE, 'dtype', o.dtype, level + 1)
   asked.vocab = check.integer('target', 'vocab', o.vocab, 0, check.INT32, level + 1)
-  asked.temperature, asked.teacher_temperature = o.temperature, o.teacher_temperature
+  asked.temperature = M.temperature('target', o.temperature, level + 1)
+  asked.teacher_temperature = o.teacher_temperature
   return asked
 end
 
@@ -91,7 +111,8 @@ local function flat(ctype, rows, cols, what)
   return values
 end
 
-local VALUES = { on = 'response', temperature = 1, teacher_temperature = 1, vocab = 0 }
+local VALUES = { on = 'response', temperature = M.defaults.temperature, teacher_temperature = 1,
+                 vocab = 0 }
 
 local function given(what, kind, options)
   local o = options_of(what, VALUES, options, 3)
@@ -146,7 +167,8 @@ end
 --- @return integer
 function methods:rows() return tonumber(C.ms_target_rows(pointer(self, 2))) end
 
---- Facts: kind, rows, vocab, on, temperature, teacher_temperature, bytes; k, or width and dtype.
+--- Facts: kind, rows, vocab, on, teacher_temperature, bytes; temperature where it was given; k, or
+--- width and dtype.
 --- @return table
 function methods:info()
   check(C.ms_target_info(pointer(self, 2), string_out))
@@ -177,9 +199,10 @@ end
 local function describe(self)
   if self.p == nil then return 'target (freed)' end
   local info = self:info()
-  return ('target %s%s of %d positions (%s), %d ids, T = %g%s, %d bytes'):format(info.kind,
-    info.k and ' ' .. info.k or '', info.rows, info.on, info.vocab, info.temperature,
-    info.teacher_temperature ~= 1 and (' x %g'):format(info.teacher_temperature) or '', info.bytes)
+  local t, tt = info.temperature, info.teacher_temperature
+  return ('target %s%s of %d positions (%s), %d ids, T = %s%s, %d bytes'):format(info.kind,
+    info.k and ' ' .. info.k or '', info.rows, info.on, info.vocab,
+    t and ('%g'):format(t) or 'the term\'s', tt ~= 1 and (' x %g'):format(tt) or '', info.bytes)
 end
 
 handle = ffi.metatype('struct { ms_target *p; }', {

@@ -427,7 +427,11 @@ describe('a target that does not belong to the batch', function()
     end
     refused('term 2 %(forward_kl%): the target has 2 rows, the batch 1', { kind = 'topk', k = 2 }, {})
     refused('on = all, but its target covers response', { kind = 'topk', k = 2 }, { on = 'all' })
-    refused("temperature 2, but the target's top%-k holds at 1", { kind = 'topk', k = 2, on = 'all' },
+    for _, kind in ipairs { 'topk', 'hidden', 'logits' } do
+      refused('term 2 %(forward_kl%): temperature 2, but its target was made at 1', { kind = kind, k = 2, on = 'all' },
+        { on = 'all', T = 2 })
+    end
+    refused('temperature 2, but its target was made at 1', { kind = 'topk', k = 2, on = 'all', T = 0 / 0 },
       { on = 'all', T = 2 })
   end)
 end)

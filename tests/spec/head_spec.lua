@@ -259,8 +259,9 @@ describe('head: any list of terms', function()
     }
     for i, term in ipairs(list) do
       if term.objective then
-        local options = heads.options { kind = term.kind, k = term.k, on = term.on, vocab = term.vocab, T = term.T,
-          Tt = term.Tt }
+        -- term 4's is made without a temperature, so that term 5 may use it at another one
+        local options = heads.options { kind = term.kind, k = term.k, on = term.on, vocab = term.vocab,
+          T = i == 4 and 0 / 0 or term.T, Tt = term.Tt }
         local hidden, head = tensor(select_rows(term.from.t_hidden, a[term.on])), tensor(term.from.t_head)
         local out = ffi.new 'ms_target *[1]'
         if i == 5 then -- the same teacher's hidden states as term 4

@@ -165,6 +165,43 @@ describe('target', function()
     t:free()
   end)
 
+  -- { T of the target, T of the term, what counts }; false: not given
+  for _, case in ipairs { { 2, 2, 2 }, { 2, false, 2 }, { false, 2, 2 }, { false, false, 1 } } do
+    local of_target, of_term, want = unpack(case)
+    for _, kind in ipairs { 'topk', 'hidden', 'logits' } do
+      if kind ~= 'topk' or of_target or not of_term then -- a topk target always has one
+        it(('%s: T %s, its term %s: %g'):format(kind, of_target, of_term, want), function()
+          local y, z = { { 1, 2, 4, -1 } }, { { 0, 1, -2, 3 } }
+          local function value(t, u)
+            local made = heads.target(y, { kind = kind, k = 2, T = t or 0 / 0 })
+            return heads.run(z, { { objective = 'forward_kl', target = made, T = u or 0 / 0 } }, { response = { 1 } })[1].value
+          end
+          assert.equal(value(want, want), value(of_target, of_term))
+          assert.are_not.equal(value(want, want), value(want + 1, want + 1))
+        end)
+      end
+    end
+  end
+
+  it('a temperature that differs from its term\'s is refused for every kind, before anything is run', function()
+    local function made(o) return ms.target.logits({ { 1, 2, 3 } }, o) end
+    for _, t in ipairs { target { temperature = 2 }, made { temperature = 2 } } do
+      refused('kd: the term asks for temperature = 3, its target has 2', ms.kd, t, 1, { temperature = 3 })
+      ms.kd(t, 1, { temperature = 2 })
+      ms.kd(t)
+    end
+    refused('the term asks for temperature = 2, its target has 1', ms.kd, target(), 1, { temperature = 2 })
+    local open = made()
+    assert.is_nil(open:info().temperature)
+    assert.matches("T = the term's, ", tostring(open))
+    local term = ms.kd(open, 1, { temperature = 3 })
+    refused('asks for temperature = 3, its target has 2', term.set, term, 1, made { temperature = 2 })
+    for _, bad in ipairs { 0, -1, 0 / 0, math.huge } do
+      refused('temperature is .*expected a number above 0', ms.kd, open, 1, { temperature = bad })
+      refused('temperature is .*expected a number above 0', made, { temperature = bad })
+    end
+  end)
+
   it('refuses rows of unequal lengths', function()
     refused('row 2 has 1 values, the first one 2', ms.target.topk, { { 1, 2 }, { 1 } },
       { { -1, -1 }, { -1 } }, { -1, -1 }, { vocab = 5 })

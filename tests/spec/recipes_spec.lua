@@ -154,6 +154,7 @@ for _, name in ipairs(recipes) do
         local function near(x) assert.is_true(math.abs(x - reverse) <= 1e-6 * reverse, x) end
         near(loss('kd.objective=js', 'kd.beta=1'))
         near(loss('kd.objective=skewed_reverse_kl', 'kd.lambda=0'))
+        assert.not_equal(loss 'kd.temperature=2', loss 'kd.temperature=1')
         assert.not_equal(loss('kd.objective=adaptive_kl', 'kd.alpha=0.1'),
           loss('kd.objective=adaptive_kl', 'kd.alpha=0.9'))
 
