@@ -267,6 +267,11 @@ ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, 
  * to train, from weights that are all f16. */
 ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
                         int64_t shard_bytes);
+/* The ids that end an answer, copied: a save and a checkpoint write them into generation_config.json,
+ * beside what the carried one says; copies and students take them over. */
+ms_status ms_model_set_ends(ms_model *model, int32_t n, const int32_t *id);
+/* How many there are, and where (valid until they are set again); -1 while they were not set. */
+int32_t ms_model_ends(const ms_model *model, const int32_t **id);
 void ms_model_free(ms_model *model);
 
 /* config.json as this model would write it. */
@@ -364,10 +369,11 @@ ms_status ms_head_run(const ms_tensor *hidden, const ms_tensor *head, double sca
 /* ---- generation ---- */
 
 /* temperature 0 is greedy; top_k 0 and top_p 1 are off. Row i of prompt is
- * token[start[i] .. start[i + 1]). Rows stop at a stop token, at max_new, or at the context's end. */
+ * token[start[i] .. start[i + 1]). Rows stop at a stop token, at max_new, or at the context's end.
+ * Draws are a function of the seed, of first + i and of the step: prompts may be given in parts. */
 typedef struct ms_generate_options {
   double temperature, top_p;
-  int32_t top_k, max_new, stops, reserved;
+  int32_t top_k, max_new, stops, first;
   const int32_t *stop;
   uint64_t seed;
 } ms_generate_options;

@@ -57,12 +57,14 @@ local CONTEXT = 256
 local HEADS = 4
 
 local function config(vocab, shape)
+  local roles = ms.bpe.roles(vocab)
   return { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab_size = vocab,
     hidden_size = shape.width, intermediate_size = math.floor(shape.width / 3) * 8,
     num_hidden_layers = shape.layers, num_attention_heads = HEADS,
     num_key_value_heads = HEADS, max_position_embeddings = CONTEXT, rms_norm_eps = 1e-5,
     rope_theta = 10000, tie_word_embeddings = true, hidden_act = 'silu', initializer_range = 0.05,
-    torch_dtype = 'float32' }
+    torch_dtype = 'float32', eos_token_id = roles.eos_token_id,
+    pad_token_id = roles.pad_token_id }
 end
 
 local function head_of(list, n)
@@ -87,7 +89,6 @@ local function prepare(folder, seed)
   end
   work.train, work.valid = set('train', problems), set('valid', valid)
   work.few = set('few', head_of(problems, cfg.data.student))
-  work.stop = work.chat.stop
   return work
 end
 
@@ -142,7 +143,7 @@ end
 local function examine(work, entry)
   local prompts, right = {}, 0
   for i, p in ipairs(work.problems) do prompts[i] = work.chat:prompt(p.messages[1].content) end
-  local answers = entry.model:generate(prompts, { max_new = 96, stop = work.stop })
+  local answers = entry.model:generate(prompts, { max_new = 96 })
   for i, ids in ipairs(answers) do
     local text = work.chat.tokenizer:decode(ids, { skip_special = true })
     if ms.toy.answer(text) == work.problems[i].answer then right = right + 1 end

@@ -120,6 +120,30 @@ function M.config(changes)
   return c
 end
 
+--- A model that says what a table says: after token i the likeliest is follows[i], or 0. One layer
+--- adds nothing to the embedding, which is a row of the identity.
+--- @param follows table<integer, integer>
+--- @param vocab integer even
+--- @param changes? table over its config
+function M.chain(follows, vocab, changes)
+  local config = M.config { vocab_size = vocab, hidden_size = vocab, intermediate_size = 2,
+    num_hidden_layers = 1, num_attention_heads = 1, num_key_value_heads = 1, head_dim = vocab,
+    max_position_embeddings = 256 }
+  for key, value in pairs(changes or {}) do config[key] = value end
+  local model = ms.model.create(config, 1, { dtype = 'f32' })
+  for name, weight in model:parameters() do
+    local values = ffi.new('float[?]', weight:count())
+    if name == 'model.embed_tokens.weight' then
+      for i = 0, vocab - 1 do values[i * vocab + i] = 1 end
+    elseif name == 'lm_head.weight' then
+      for i = 0, vocab - 1 do values[(follows[i] or 0) * vocab + i] = 1 end
+    end
+    if not name:find 'norm' then weight:write(values) end
+    weight:free()
+  end
+  return model
+end
+
 --- `n` token ids below `vocab`, as a list, the same for the same seed.
 function M.ids(n, seed, vocab)
   local tools = require 'tests.tools'

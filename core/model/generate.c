@@ -36,6 +36,7 @@ static ms_status check_options(const ms_generate_options *o, int32_t prompts,
   MS_REQUIRE(o->top_p > 0 && o->top_p <= 1, "generate: top_p %g is not in (0, 1]", o->top_p);
   MS_REQUIRE(o->top_k >= 0, "generate: top_k %d", o->top_k);
   MS_REQUIRE(o->max_new >= 1, "generate: max_new %d", o->max_new);
+  MS_REQUIRE(o->first >= 0 && o->first <= INT32_MAX - prompts, "generate: first %d", o->first);
   MS_REQUIRE(o->stops >= 0 && (o->stops == 0 || o->stop), "generate: %d stop tokens", o->stops);
   for (int32_t i = 0; i < prompts; i++)
     MS_REQUIRE(start[i + 1] > start[i], "generate: prompt %d is empty", i + 1);
@@ -202,8 +203,8 @@ ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live) {
   for (int32_t i = 0; i < gen->prompts; i++) token[i] = -1;
   for (int32_t i = 0; i < gen->live; i++)
     MS_TRY(ms_sample(gen->logits + i * gen->model->config.vocab, gen->model->config.vocab,
-                     &gen->options, gen->slot[i], gen->made[gen->slot[i]], gen->scratch,
-                     &token[gen->slot[i]]));
+                     &gen->options, gen->options.first + gen->slot[i], gen->made[gen->slot[i]],
+                     gen->scratch, &token[gen->slot[i]]));
   for (int32_t i = 0; i < gen->live; i++) {
     int32_t slot = gen->slot[i], position = gen->position[i] + 1;
     gen->made[slot]++;

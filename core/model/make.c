@@ -96,6 +96,7 @@ static ms_status build_from(const ms_model *source, ms_config *config, const int
   int32_t norm = ms_layout_index(m, m->config.layers, 0);
   if (source->path) /* whose tokenizer it goes with */
     MS_TRY_OR(fail, ms_text_copy(source->path, strlen(source->path), &m->path));
+  if (source->end) MS_TRY_OR(fail, ms_model_set_ends(m, source->ends, source->end));
   MS_TRY_OR(fail, copy_weight(m, 0, source, 0));
   for (int32_t i = 0; i < m->config.layers; i++)
     for (int32_t k = 0; k < each; k++)

@@ -1,8 +1,8 @@
 /* model.h - a decoder's parts, as the rest of core/model sees them.
  *
  * config.c reads config.json into ms_config; family.c holds the table of families; layout.c lays the
- * parameters out; weights.c reads them, save.c writes them, make.c draws and copies them; decoder.c
- * computes; generate.c decodes with a cache.
+ * parameters out; weights.c reads them, save.c writes them, ends.c says where answers end, make.c
+ * draws and copies them; decoder.c computes; generate.c decodes with a cache.
  * The decoder knows nothing of families: only of what ms_config and ms_layer say. */
 #ifndef MS_MODEL_H
 #define MS_MODEL_H
@@ -58,7 +58,9 @@ struct ms_model {
   int stored; /* dtype that a save has unless told: `dtype`, or MS_F16 for what was opened so */
   int train, recompute;
   int64_t head_bytes;
-  char *path;       /* the folder it came from; NULL for none */
+  char *path;   /* the folder it came from; NULL for none */
+  int32_t *end; /* [ends]: ids that end an answer; NULL while nobody has said them */
+  int32_t ends;
   _Atomic int refs; /* the handle; targets, optimisers and generators that use it */
   int32_t parameters;
   ms_parameter *parameter;
@@ -83,6 +85,9 @@ void ms_model_head(const ms_model *model, ms_head_weights *head);
 struct ms_folder;
 ms_status ms_model_write(const ms_model *model, const struct ms_folder *folder, const char *carry,
                          int dtype, int64_t shard_bytes);
+
+/* ends.c: generation_config.json, from that of the folder `from` (NULL: none) and the model's ends. */
+ms_status ms_ends_write(const ms_model *model, const struct ms_folder *folder, const char *from);
 
 /* config.c: `name` is what errors call it; `json` is copied. */
 ms_status ms_config_read(const char *name, const json_t *json, ms_config *out);

@@ -20,7 +20,6 @@ static const char *const carried[] = {"tokenizer.json",
                                       "vocab.json",
                                       "merges.txt",
                                       "tokenizer.model",
-                                      "generation_config.json",
                                       "chat_template.jinja",
                                       "chat_template.json",
                                       "LICENSE",
@@ -212,12 +211,14 @@ ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char 
   ms_text_free(text);
   MS_TRY(st);
   MS_TRY(put_weights(folder, m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD));
-  return carry_files(folder, carry ? carry : m->path);
+  if (!carry) carry = m->path;
+  MS_TRY(ms_ends_write(m, folder, carry));
+  return carry_files(folder, carry);
 }
 
 /* Whether a file is one that ms_model_write may have written. */
 static int is_ours(const char *name, size_t n) {
-  static const char *const made[] = {"config.json", "model.safetensors",
+  static const char *const made[] = {"config.json", "generation_config.json", "model.safetensors",
                                      "model.safetensors.index.json", NULL};
   unsigned i, of;
   char copy[64], back[64];

@@ -12,6 +12,7 @@ local M = {}
 
 --- The special tokens, in order, after the learnt ones.
 M.special = { '<|endoftext|>', '<|im_start|>', '<|im_end|>' }
+local EOS, PAD = '<|im_end|>', '<|endoftext|>'
 
 M.template = table.concat {
   "{% for message in messages %}",
@@ -167,12 +168,26 @@ end
 local function settings(context)
   return {
     tokenizer_class = 'PreTrainedTokenizerFast', model_max_length = context,
-    eos_token = '<|im_end|>', pad_token = '<|endoftext|>', clean_up_tokenization_spaces = false,
+    eos_token = EOS, pad_token = PAD, clean_up_tokenization_spaces = false,
     chat_template = M.template,
   }
 end
 
---- Writes tokenizer.json and tokenizer_config.json (ChatML template; a turn ends with <|im_end|>).
+--- What config.json and generation_config.json say of the special tokens.
+--- @param size integer of the vocabulary, special tokens included
+--- @return { eos_token_id: integer, pad_token_id: integer }
+function M.roles(size)
+  local roles = {}
+  for i, token in ipairs(M.special) do
+    local id = size - #M.special + i - 1
+    if token == EOS then roles.eos_token_id = id end
+    if token == PAD then roles.pad_token_id = id end
+  end
+  return roles
+end
+
+--- Writes tokenizer.json, tokenizer_config.json (ChatML template; a turn ends with <|im_end|>) and
+--- generation_config.json, which says that an answer ends there.
 --- @param folder string made when missing
 --- @param vocabulary table from `learn`
 --- @param context integer the longest text of the model that will use it, in tokens
@@ -184,6 +199,7 @@ function M.write(folder, vocabulary, context)
   end
   put('tokenizer.json', tokenizer_json(vocabulary))
   put('tokenizer_config.json', settings(context))
+  put('generation_config.json', M.roles(M.size(vocabulary)))
 end
 
 --- How many ids a vocabulary has, special ones included: a model's `vocab_size`.

@@ -13,10 +13,15 @@
 --- Turns are written as ChatML where the tokenizer has <|im_start|> and <|im_end|>: <|im_start|>,
 --- the role, a newline, the content, <|im_end|>, a newline (which nobody has to learn). Without
 --- those there are no conversations, and a prompt and its answer are plain text. What the
---- tokenizer puts before a text (BOS) comes once. Special tokens spelled in contents are letters.
+--- tokenizer puts before a text (BOS) comes once, and so does the end of a text or an answer, also
+--- where the text spells them. Other special tokens spelled in contents are letters.
+---
+--- A sample with `ended = false` is an answer that was cut off: no end is written, so none is learnt.
+--- `prompt_ids` and `answer_ids` are taken as they are: nothing comes before, between or behind.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local ends = require 'moonstill.ends'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local tokenizer = require 'moonstill.tokenizer'
@@ -29,7 +34,6 @@ local PLAIN = { parse = false }
 -- A role that nobody knows is a slip of the pen, and an answer that would not be learnt.
 local ROLES, is_role = { 'system', 'developer', 'user', 'assistant', 'tool', 'function' }, {}
 for _, role in ipairs(ROLES) do is_role[role] = true end
-local START, END = '<|im_start|>', '<|im_end|>'
 
 --- @class ms_chat
 --- @field tokenizer ms_tokenizer
@@ -53,54 +57,9 @@ local function folder_of(x, level)
   return type(path) == 'string' and path ~= '' and path or nil
 end
 
-local function file_of(folder, name)
-  if C.ms_path_kind(folder) ~= 2 then folder = folder:gsub('[^/]*$', ''):gsub('^$', '.') end
-  return folder .. '/' .. name
-end
-
-local function settings(folder, name)
-  local path = file_of(folder, name)
-  return C.ms_path_kind(path) == 1 and json.read(path) or {}
-end
-
 local function has_tokenizer(folder)
   if not folder then return false end
   return C.ms_path_kind(folder) == 1 or C.ms_path_kind(folder .. '/tokenizer.json') == 1
-end
-
--- Ids from a value of generation_config.json or config.json: a number, a list, or nothing of use.
-local function ids_of(value, size)
-  local list = {}
-  for _, id in ipairs(type(value) == 'table' and value or { value }) do
-    if type(id) == 'number' and id >= 0 and id < size then list[#list + 1] = id end
-  end
-  return list
-end
-
-local function find_eos(folder, tok)
-  for _, name in ipairs { 'generation_config.json', 'config.json' } do
-    local list = ids_of(settings(folder, name).eos_token_id, tok:size())
-    if #list > 0 then return list end
-  end
-  local token = settings(folder, 'tokenizer_config.json').eos_token
-  if type(token) == 'table' then token = token.content end
-  local id = type(token) == 'string' and tok:id(token)
-  return id and { id } or {}
-end
-
--- What the post-processor puts before a text: what comes before the ids that the text has alone.
-local function find_bos(tok)
-  local with, plain = tok:ids('a', { special = true }), tok:ids 'a'
-  for before = 0, #with - #plain do
-    local same = true
-    for i = 1, #plain do same = same and with[before + i] == plain[i] end
-    if same then
-      local list = {}
-      for i = 1, before do list[i] = with[i] end
-      return list
-    end
-  end
-  error('chat: the tokenizer gives "a" other ids when its special tokens are added', 0)
 end
 
 -- growing a sample -------------------------------------------------------------------------------
@@ -120,19 +79,19 @@ local function reserve(n)
   token, label = more_tokens, more_labels
 end
 
-local function begin(chat)
-  length = 0
-  reserve(#chat.bos + 1)
-  for _, id in ipairs(chat.bos) do
-    token[length], label[length] = id, 0
-    length = length + 1
-  end
-end
-
 local function add_id(id, weight)
   reserve(1)
   token[length], label[length] = id, weight
   length = length + 1
+end
+
+local function add_list(list, weight)
+  for _, id in ipairs(list) do add_id(id, weight) end
+end
+
+local function begin(chat)
+  length = 0
+  add_list(chat.bos, 0)
 end
 
 local function add_ids(ids, from, to, weight)
@@ -206,7 +165,8 @@ local function weight_of(value, where)
   return value
 end
 
-local function add_turn(chat, role, content, weight)
+-- `open`: the turn has no end.
+local function add_turn(chat, role, content, weight, open)
   local tok, head = chat.tokenizer, role .. '\n'
   add_id(chat.start_id, 0)
   if weight then
@@ -219,14 +179,15 @@ local function add_turn(chat, role, content, weight)
     local ids, n = tok:encode(head .. content, PLAIN)
     add_ids(ids, 0, n, 0)
   end
+  if open then return end
   add_id(chat.end_id, weight or 0)
   add_ids(chat.newline, 0, chat.newline_count, 0)
 end
 
-local function add_messages(chat, messages)
+local function add_messages(chat, messages, open)
   if chat.markup ~= 'chatml' then
     error(('messages are written as ChatML, and this tokenizer has no %s and %s: give prompts and '
-      .. 'answers, or texts, in columns of their own'):format(START, END), 0)
+      .. 'answers, or texts, in columns of their own'):format(ends.turn.first, ends.turn.last), 0)
   end
   if not json.is_array(messages) then error('messages are no list', 0) end
   if #messages == 0 then error('messages are an empty list', 0) end
@@ -242,7 +203,10 @@ local function add_messages(chat, messages)
     local content = content_of(message, where)
     local weight = message.role == 'assistant' and weight_of(message.weight, where) or nil
     if weight and weight > 0 and content == '' then error(where .. ': empty answer', 0) end
-    add_turn(chat, message.role, content, weight)
+    if open and i == #messages and not weight then
+      error('ended is false, and the last message is no answer', 0)
+    end
+    add_turn(chat, message.role, content, weight, open and i == #messages)
   end
 end
 
@@ -252,30 +216,51 @@ local function need_eos(chat)
     .. 'none that the tokenizer has', 0)
 end
 
-local function add_pair(chat, prompt, answer)
+-- A text without the BOS and the end that it spells; the end to write behind it.
+local function bare(chat, text)
+  local eos = need_eos(chat)
+  local rest, spelled = ends.without(chat.tokenizer, chat.eos, text)
+  return rest, spelled or eos
+end
+
+local function add_pair(chat, prompt, answer, open)
   if type(prompt) ~= 'string' then error('the prompt is not text', 0) end
   if type(answer) ~= 'string' then error('the answer is not text', 0) end
   if answer == '' then error('empty answer', 0) end
   if chat.markup == 'chatml' then
     add_turn(chat, 'user', prompt)
-    return add_turn(chat, 'assistant', answer, 1)
+    return add_turn(chat, 'assistant', answer, 1, open)
   end
-  local eos = need_eos(chat)
+  local rest, eos = bare(chat, answer)
+  prompt = ends.behind(chat.tokenizer, chat.bos, prompt)
   local ids, n = chat.tokenizer:encode(prompt, PLAIN)
   add_ids(ids, 0, n, 0)
   local from
-  ids, from, n = continue(chat, prompt, answer)
+  ids, from, n = continue(chat, prompt, rest)
   add_ids(ids, from, n, 1)
-  add_id(eos, 1)
+  if not open then add_id(eos, 1) end
 end
 
-local function add_text(chat, text)
+local function add_text(chat, text, open)
   if type(text) ~= 'string' then error('the text is not text', 0) end
   if text == '' then error('empty text', 0) end
-  local eos = need_eos(chat)
-  local ids, n = chat.tokenizer:encode(text, PLAIN)
+  local rest, eos = bare(chat, ends.behind(chat.tokenizer, chat.bos, text))
+  local ids, n = chat.tokenizer:encode(rest, PLAIN)
   add_ids(ids, 0, n, 1)
-  add_id(eos, 1)
+  if not open then add_id(eos, 1) end
+end
+
+local function add_exact(chat, name, list, weight)
+  local size = chat.tokenizer:size()
+  if not json.is_array(list) then error(name .. ' is no list', 0) end
+  if #list == 0 then error(name .. ' is empty', 0) end
+  for i, id in ipairs(list) do
+    if type(id) ~= 'number' or id % 1 ~= 0 or id < 0 or id >= size then
+      error(('%s: id %d is %s; ids of this tokenizer are integers in 0..%d'):format(name, i,
+        tostring(id), size - 1), 0)
+    end
+  end
+  add_list(list, weight)
 end
 
 -- Other names of the assistant (gpt, model) are not guessed.
@@ -299,20 +284,26 @@ local function finish(messages)
 end
 
 --- A sample's ids and the weights of its predicting positions.
---- @param sample { messages?: table[], prompt?: string, answer?: string, text?: string } one of the
----   three forms; a message may have a `weight` (0: not learnt)
+--- @param sample { messages?: table[], prompt?: string, answer?: string, text?: string,
+---   prompt_ids?: integer[], answer_ids?: integer[], ended?: boolean } one of the four forms; a
+---   message may have a `weight` (0: not learnt)
 --- @return ffi.cdata* ids int32_t[n]
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
 function methods:encode(sample)
   if type(sample) ~= 'table' then error('chat: a sample is a table', 2) end
+  local open = sample.ended == false
   begin(self)
-  if sample.messages ~= nil then
-    add_messages(self, sample.messages)
+  if sample.prompt_ids ~= nil or sample.answer_ids ~= nil then
+    length = 0
+    add_exact(self, 'prompt_ids', sample.prompt_ids, 0)
+    add_exact(self, 'answer_ids', sample.answer_ids, 1)
+  elseif sample.messages ~= nil then
+    add_messages(self, sample.messages, open)
   elseif sample.prompt ~= nil or sample.answer ~= nil then
-    add_pair(self, sample.prompt, sample.answer)
+    add_pair(self, sample.prompt, sample.answer, open)
   elseif sample.text ~= nil then
-    add_text(self, sample.text)
+    add_text(self, sample.text, open)
   else
     error('no messages, no prompt and answer, no text', 0)
   end
@@ -332,6 +323,7 @@ function methods:prompt(prompt)
   end
   local text = self.markup == 'chatml' and 'assistant\n' or prompt
   if type(text) ~= 'string' then error('chat: this tokenizer has no turns; give a text', 2) end
+  if self.markup == 'plain' then text = ends.behind(self.tokenizer, self.bos, text) end
   local ids, n = self.tokenizer:encode(text, PLAIN)
   add_ids(ids, 0, n, 0)
   local list = {}
@@ -408,18 +400,12 @@ function M.open(model, teachers)
   local folder = find_folder(model, teachers)
   local tok = tokenizer.open(folder)
   local chat = setmetatable({ tokenizer = tok, folder = folder }, methods)
-  chat.start_id, chat.end_id = tok:id(START), tok:id(END)
-  chat.markup = chat.start_id and chat.end_id and 'chatml' or 'plain'
+  chat.start_id, chat.end_id = ends.of_turn(tok)
+  chat.markup = chat.start_id and 'chatml' or 'plain'
   chat.newline, chat.newline_count = tok:encode '\n'
-  chat.bos, chat.eos = find_bos(tok), find_eos(folder, tok)
+  chat.bos, chat.eos = ends.bos(tok), ends.of_text(folder, tok)
+  chat.stop = ends.of_answer(chat.eos, tok)
   compare(chat, teachers)
-  chat.stop = {}
-  for i, id in ipairs(chat.eos) do chat.stop[i] = id end
-  if chat.markup == 'chatml' then
-    local known = false
-    for _, id in ipairs(chat.stop) do known = known or id == chat.end_id end
-    if not known then chat.stop[#chat.stop + 1] = chat.end_id end
-  end
   return chat
 end
 

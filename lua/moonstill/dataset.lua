@@ -6,8 +6,9 @@
 ---   end
 ---
 --- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Rows
---- have `messages`, or a prompt and an answer, or a text; which columns hold them is asked by name
---- or found in the first row, and said. Texts are cut into blocks of `max_tokens`; a block begins
+--- have `messages`, or a prompt and an answer, or a text, or token ids (`prompt_ids`, `answer_ids`),
+--- which are learnt as they are; which columns hold them is asked by name or found in the first row,
+--- and said. `ended`: false says of an answer that it was cut off, so that no end is learnt. Texts are cut into blocks of `max_tokens`; a block begins
 --- with the last token of the one before, so that each token is predicted once.
 
 local ffi = require 'ffi'
@@ -107,6 +108,7 @@ local function asked(o)
 end
 
 local function detect(row)
+  if json.is_array(row.prompt_ids) and json.is_array(row.answer_ids) then return { kind = 'ids' } end
   if json.is_array(row.messages) then return { kind = 'messages', messages = 'messages' } end
   for _, pair in ipairs(M.pairs) do
     if row[pair[1]] ~= nil and row[pair[2]] ~= nil then
@@ -120,6 +122,7 @@ local function detect(row)
 end
 
 local function describe(form)
+  if form.kind == 'ids' then return 'tokens in "prompt_ids" and "answer_ids"' end
   if form.kind == 'messages' then return ('conversations in "%s"'):format(form.messages) end
   if form.kind == 'text' then return ('text in "%s"'):format(form.text) end
   return ('prompts in "%s", answers in "%s"'):format(form.prompt, form.answer)
@@ -146,13 +149,29 @@ local function prompt_in(row, form)
   return prompt .. '\n\n' .. input
 end
 
-local function sample_of(row, form)
+-- Whether an answer ended or was cut off, where a row says so.
+local function ended_in(row)
+  local value = row.ended
+  if value == nil or value == json.null or type(value) == 'boolean' then return value ~= false end
+  error('column "ended" is neither true nor false', 0)
+end
+
+local function sample_in(row, form)
+  if form.kind == 'ids' then
+    return { prompt_ids = row.prompt_ids or false, answer_ids = row.answer_ids or false }
+  end
   if form.kind == 'messages' then
     if row[form.messages] == nil then error(('column "%s" is missing'):format(form.messages), 0) end
     return { messages = row[form.messages] }
   end
   if form.kind == 'text' then return { text = text_in(row, form.text) } end
   return { prompt = prompt_in(row, form), answer = text_in(row, form.answer) }
+end
+
+local function sample_of(row, form)
+  local sample = sample_in(row, form)
+  sample.ended = ended_in(row)
+  return sample
 end
 
 local function weight_in(row, key)

@@ -8,6 +8,7 @@ local C = require 'moonstill.C'
 local batch = require 'moonstill.batch'
 local check = require 'moonstill.check'
 local device = require 'moonstill.device'
+local ends = require 'moonstill.ends'
 local generate = require 'moonstill.generate'
 local json = require 'moonstill.json'
 local kd = require 'moonstill.kd'
@@ -21,6 +22,7 @@ local M = {}
 local out = ffi.new 'ms_model *[1]' -- scratch, read at once
 local string_out = ffi.new 'char *[1]'
 local tensor_out = ffi.new 'ms_tensor *[1]'
+local ids_out = ffi.new 'const int32_t *[1]'
 local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16, f16 = C.MS_F16, stored = -1 }
 
 --- How a model is held. train: gradients are kept. dtype: 'f32', 'bf16', or 'stored'. recompute:
@@ -153,9 +155,44 @@ function methods:free()
   end
 end
 
+local function set_ends(p, list)
+  check(C.ms_model_set_ends(p, #list, ffi.new('int32_t[?]', math.max(#list, 1), list)), 3)
+end
+
+-- Those that the files of a folder name; without one, of the folder the model came from.
+local function find_ends(self, folder)
+  local info = self:info()
+  folder = folder or (type(info.path) == 'string' and info.path or nil)
+  return ends.of_model(folder, self:config(), info.vocab)
+end
+
+--- The ids that end an answer: what config.json, generation_config.json and tokenizer_config.json of
+--- the model's folder name, the end of a turn where the tokenizer there has turns, and what
+--- `add_ends` added. Generation stops there by default; a saved folder names them.
+--- @return integer[]
+function methods:ends()
+  local p = pointer(self, 2)
+  if C.ms_model_ends(p, nil) < 0 then set_ends(p, find_ends(self)) end
+  local list, n = {}, C.ms_model_ends(p, ids_out)
+  for i = 1, n do list[i] = ids_out[0][i - 1] end
+  return list
+end
+
+--- Adds ids that end an answer; those that the model has no row for are passed over. A run adds the
+--- ends of its data.
+--- @param list integer[]
+--- @return ms_model self
+function methods:add_ends(list)
+  local p, all = pointer(self, 2), self:ends()
+  check.integers('model:add_ends', 'id', list, 0, check.INT32)
+  set_ends(p, ends.union(self:info().vocab, all, list))
+  return self
+end
+
 local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
 
---- Writes a folder that transformers loads; it appears as a whole.
+--- Writes a folder that transformers loads; it appears as a whole. Its generation_config.json is
+--- the carried one, with all ids that end an answer.
 --- @param path string
 --- @param options? table carry: the folder whose tokenizer and generation files go along (default
 ---   the one the model came from); dtype: 'f32', 'bf16', 'f16' or 'stored' (as the weights are
@@ -165,6 +202,7 @@ function methods:save(path, options)
   local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)
   local carry = o.carry ~= '' and o.carry or nil
   check.integer('model:save', 'shard_bytes', o.shard_bytes, 0, check.EXACT)
+  self:add_ends(carry and find_ends(self, carry) or {})
   check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype, 2), o.shard_bytes))
   return self
 end
@@ -248,19 +286,21 @@ end
 
 --- Generates from prompts.
 --- @param prompts integer[][] lists of ids
---- @param options? table see `ms.generate.defaults`
+--- @param options? table see `ms.generate.defaults`; without `stop` answers end at `model:ends()`
 --- @return integer[][] for each prompt the ids that were made, a stop token included
 function methods:generate(prompts, options)
-  return generate.collect(generate.open(pointer(self, 2), prompts, options, 2))
+  pointer(self, 2)
+  return generate.collect(generate.open(self, prompts, options, 2))
 end
 
 --- Generates a step at a time: `for ids in model:stream(prompts) do`, where ids[i] is the next
 --- token of prompt i, or -1 once it has ended. The table is the same one in every step.
 --- @param prompts integer[][]
---- @param options? table see `ms.generate.defaults`
+--- @param options? table as for `generate`
 --- @return fun(): integer[]?
 function methods:stream(prompts, options)
-  local generator, step = generate.open(pointer(self, 2), prompts, options, 2), {}
+  pointer(self, 2)
+  local generator, step = generate.open(self, prompts, options, 2), {}
   return function() return generator:next(step) end
 end
 

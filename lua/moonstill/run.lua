@@ -229,6 +229,7 @@ end
 -- Everything that can fail once the folder is the run's.
 local function start(run)
   run.state.total = count_steps(run)
+  run.student:add_ends(run.data.chat and run.data.chat.stop or {})
   run.optimizer = optimizer.new(run.student, run.cfg.optim)
   checkpoints.clean(run)
   checkpoints.resume(run)

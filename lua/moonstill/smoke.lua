@@ -20,11 +20,13 @@ local CONTEXT = 256
 --- @param width integer a multiple of 16
 --- @param layers integer
 function M.config(vocab, width, layers)
+  local roles = bpe.roles(vocab)
   return { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab_size = vocab,
     hidden_size = width, intermediate_size = 3 * width, num_hidden_layers = layers,
     num_attention_heads = width / 16, num_key_value_heads = width / 16, rms_norm_eps = 1e-5,
     max_position_embeddings = CONTEXT, tie_word_embeddings = true, hidden_act = 'silu',
-    initializer_range = 0.05, torch_dtype = 'float32' }
+    initializer_range = 0.05, torch_dtype = 'float32',
+    eos_token_id = roles.eos_token_id, pad_token_id = roles.pad_token_id }
 end
 
 local function make_model(path, vocabulary, width, layers, seed)

@@ -174,6 +174,18 @@ function M.open(path)
   return handle(out[0])
 end
 
+--- The same, but nil and why where the file is of a kind that is not read, or no tokenizer at all.
+--- @param path string
+--- @return ms_tokenizer?
+--- @return string?
+function M.try(path)
+  is_text(path, 'path')
+  local status = C.ms_tokenizer_open(path, out)
+  if status == 0 then return handle(out[0]) end
+  if status == C.MS_ENOMEM then check(status, check.NOWHERE) end
+  return nil, ffi.string(C.ms_last_error())
+end
+
 -- incremental decoding ---------------------------------------------------------------------------
 
 --- @class ms_decoder

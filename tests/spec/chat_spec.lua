@@ -146,6 +146,39 @@ describe('chat: a prompt and its answer as plain text', function()
     assert.same({ 0, 0, 1, 1, 1, 1, 0 }, list) -- positions 2, 3, 4 and, for the end, 5
   end)
 
+  it('puts the end once, where the answer spells it too', function()
+    local chat = plain { ['config.json'] = { eos_token_id = json.array { 301, 300 } } }
+    assert.equal('a[b][</s>]', mask(chat, { prompt = 'a', answer = 'b</s>' }))
+    assert.equal(3, select(2, chat:encode { prompt = 'a', answer = 'b</s>' }))
+    assert.equal('a[b][<s>]', mask(chat, { prompt = 'a', answer = 'b<s>' })) -- the one that is spelled
+    assert.equal('a[b][</s>]', mask(chat, { text = 'ab</s>' }))
+  end)
+
+  it('learns no end of an answer that was cut off', function()
+    assert.equal('a[b]', mask(plain(), { prompt = 'a', answer = 'b', ended = false }))
+    assert.equal('a[b]', mask(plain(), { text = 'ab', ended = false }))
+    assert.equal('a[b][</s>]', mask(plain(), { prompt = 'a', answer = 'b', ended = true }))
+    local chat, head = chatml(), '<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n'
+    assert.equal(head .. '[Y]', mask(chat, { prompt = 'Hi', answer = 'Y', ended = false }))
+    assert.equal(head .. '[Y]', mask(chat, { messages = { user 'Hi', assistant 'Y' }, ended = false }))
+    refused('ended is false, and the last message is no answer', chat.encode, chat,
+      { messages = { assistant 'Y', user 'Hi' }, ended = false })
+  end)
+
+  it('takes ids as they are', function()
+    local chat = plain(nil, { post_processor = small.template({ '<s>', 'A' }, { ['<s>'] = 300 }) })
+    assert.equal('ab[c][</s>]', mask(chat, { prompt_ids = { 97, 98 }, answer_ids = { 99, 301 } }))
+    assert.equal('ab[c]', mask(chat, { prompt_ids = { 97, 98 }, answer_ids = { 99 } }))
+    for _, case in ipairs {
+      { { 97 }, { 302 }, 'answer_ids: id 1 is 302; ids of this tokenizer are integers in 0%.%.301' },
+      { { 97, -1 }, { 98 }, 'prompt_ids: id 2 is %-1;' }, { { 97 }, { 1.5 }, 'answer_ids: id 1 is 1%.5;' },
+      { { '97' }, { 98 }, 'prompt_ids: id 1 is 97;' }, { { 97 }, json.array(), 'answer_ids is empty' },
+      { json.array(), { 98 }, 'prompt_ids is empty' }, { { 97 }, 'b', 'answer_ids is no list' },
+      { json.null, { 98 }, 'prompt_ids is no list' } } do
+      refused(case[3], chat.encode, chat, { prompt_ids = case[1], answer_ids = case[2] })
+    end
+  end)
+
   it('keeps the end when pad and end are one token [pad = eos]', function()
     local chat = plain { ['tokenizer_config.json'] = { eos_token = '</s>', pad_token = '</s>' } }
     assert.equal('a[b][</s>]', mask(chat, { prompt = 'a', answer = 'b' }))
@@ -155,9 +188,15 @@ describe('chat: a prompt and its answer as plain text', function()
   it('puts BOS once [double BOS]', function()
     local chat = plain(nil, { post_processor = small.template({ '<s>', 'A' }, { ['<s>'] = 300 }) })
     assert.equal('<s>a[b][</s>]', mask(chat, { prompt = 'a', answer = 'b' }))
-    assert.equal('<s><s>a[b][</s>]', mask(chat, { prompt = '<s>a', answer = 'b' })) -- letters
+    -- also where the text spells it; only at its beginning, and once
+    assert.equal('<s>a[b][</s>]', mask(chat, { prompt = '<s>a', answer = 'b' }))
     local _, n = chat:encode { prompt = '<s>a', answer = 'b' }
-    assert.equal(1 + 4 + 1 + 1, n)
+    assert.equal(1 + 1 + 1 + 1, n)
+    assert.equal('<s>[a][b][</s>]', mask(chat, { text = '<s>ab' }))
+    assert.same({ 300, 97 }, chat:prompt '<s>a')
+    assert.same({ 300, 97 }, chat:prompt 'a')
+    assert.equal(1 + 1 + 3 + 1 + 1, select(2, chat:encode { prompt = 'a<s>', answer = 'b' }))
+    assert.equal(1 + 3 + 1 + 1 + 1, select(2, chat:encode { prompt = '<s><s>a', answer = 'b' }))
     -- nor a second end where the tokenizer would add one
     chat = plain(nil, { post_processor = small.template({ '<s>', 'A', '</s>' }, { ['<s>'] = 300, ['</s>'] = 301 }) })
     assert.equal('<s>a[b][</s>]', mask(chat, { prompt = 'a', answer = 'b' }))
@@ -244,11 +283,12 @@ describe('chat: text', function()
 end)
 
 describe('chat: opening', function()
-  it('takes the end from generation_config, config or tokenizer_config, in this order', function()
+  it('takes ends from generation_config, config and tokenizer_config, in this order', function()
     local g, c = 'generation_config.json', 'config.json'
     local t = 'tokenizer_config.json'
     local function eos(files) return plain(files).eos end
-    assert.same({ 300 }, eos { [g] = { eos_token_id = 300 }, [c] = { eos_token_id = 301 } })
+    assert.same({ 300, 301 }, eos { [g] = { eos_token_id = 300 }, [c] = { eos_token_id = 301 } })
+    assert.same({ 301, 300 }, eos { [c] = { eos_token_id = 301 }, [t] = { eos_token = '<s>' } })
     assert.same({ 301, 300 }, eos { [g] = { eos_token_id = { 301, 300 } }, [t] = { eos_token = '<s>' } })
     assert.same({ 301 }, eos { [g] = { eos_token_id = -1 }, [c] = { eos_token_id = 301 } }) -- seen in the wild
     assert.same({ 301 }, eos { [g] = {}, [c] = { eos_token_id = json.null }, [t] = { eos_token = '</s>' } })

@@ -60,7 +60,7 @@ describe('generation', function()
       -- of unlike lengths: shorter and longer than the windows, and one of a single token
       local prompts = { models.ids(11, 1, ref.vocab), models.ids(1, 2, ref.vocab),
                         models.ids(4, 3, ref.vocab) }
-      local answers = model:generate(prompts, { max_new = 20 })
+      local answers = model:generate(prompts, { max_new = 20, stop = {} })
       for i, prompt in ipairs(prompts) do
         assert.equal(20, #answers[i])
         assert_greedy(model, prompt, answers[i])
