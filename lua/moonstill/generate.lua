@@ -222,7 +222,7 @@ local FORMS = { ids = true, text = true }
 
 --- What `rows` and `write` take beside `defaults`. form: 'ids' writes the tokens themselves, 'text'
 --- what a reader without this tokenizer can use. together: prompts that go through the model at
---- once; what is drawn does not depend on it. quiet: nothing is said.
+--- once; draws do not depend on it. quiet: nothing is said.
 M.row_defaults = { form = 'ids', together = 16, quiet = false }
 
 local function row_options(options)
