@@ -16,7 +16,7 @@
 --- tokenizer puts before a text (BOS) comes once, and so does the end of a text or an answer, also
 --- where the text spells them. Other special tokens spelled in contents are letters.
 ---
---- A sample with `ended = false` is an answer that was cut off: no end is written, so none is learnt.
+--- A sample with `ended = false` is an answer that was cut off: no end is written or learnt.
 --- `prompt_ids` and `answer_ids` are taken as they are: nothing comes before, between or behind.
 
 local ffi = require 'ffi'

@@ -6,10 +6,11 @@
 ---   end
 ---
 --- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Rows
---- have `messages`, or a prompt and an answer, or a text, or token ids (`prompt_ids`, `answer_ids`),
---- which are learnt as they are; which columns hold them is asked by name or found in the first row,
---- and said. `ended`: false says of an answer that it was cut off, so that no end is learnt. Texts are cut into blocks of `max_tokens`; a block begins
---- with the last token of the one before, so that each token is predicted once.
+--- have `messages`, or a prompt and an answer, or a text, or token ids that are learnt as they are
+--- (`prompt_ids` and `answer_ids`); which columns hold them is asked by name or found in the first
+--- row, and said. `ended = false` says of an answer that it was cut off: no end is learnt. Texts
+--- are cut into blocks of `max_tokens`; a block begins with the last token of the one before, so
+--- that each token is predicted once.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -108,7 +109,8 @@ local function asked(o)
 end
 
 local function detect(row)
-  if json.is_array(row.prompt_ids) and json.is_array(row.answer_ids) then return { kind = 'ids' } end
+  local ids = json.is_array(row.prompt_ids) and json.is_array(row.answer_ids)
+  if ids then return { kind = 'ids' } end
   if json.is_array(row.messages) then return { kind = 'messages', messages = 'messages' } end
   for _, pair in ipairs(M.pairs) do
     if row[pair[1]] ~= nil and row[pair[2]] ~= nil then

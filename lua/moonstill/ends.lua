@@ -1,5 +1,5 @@
---- Where texts begin and end: the ids that the files of a model folder name, and those of the markup
---- of turns. Training, generation and saving ask here.
+--- Where texts begin and end: the ids that the files of a model folder name, and those of the
+--- markup of turns. Training, generation and saving ask here.
 ---
 --- What a file says that is no id of the tokenizer (-1, null, a number as text) says nothing.
 
@@ -54,8 +54,8 @@ local function named(value, tok)
   return tok and type(value) == 'string' and tok:id(value) or nil
 end
 
--- The files that name tokens, in the order of their say. `config`: config.json's content, when it is
--- at hand.
+-- The files that name tokens, in the order of their say. `config`: config.json's content, if it is
+-- not to be read.
 local function files_of(folder, config)
   return { settings(folder, 'generation_config.json'), config or settings(folder, 'config.json'),
     settings(folder, 'tokenizer_config.json') }
@@ -86,7 +86,7 @@ function M.of_text(folder, tok, size, config)
     named(files[3].eos_token, tok))
 end
 
---- The ids of the turns' markup, or nothing: where a tokenizer lacks one of them there are no turns.
+--- The ids of the turns' markup, or nothing: a tokenizer that lacks one of them has no turns.
 --- @param tok ms_tokenizer
 --- @return integer? first
 --- @return integer? last

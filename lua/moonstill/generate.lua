@@ -5,9 +5,9 @@
 ---   for piece in ms.generate.pieces(model, tok, 'Once upon a time') do io.write(piece) end
 ---   ms.generate.write('answers.jsonl', teacher, chat, prompts, { max_new = 512 })
 ---
---- Text that comes out holds no special tokens: neither those that tokenizer.json calls so, nor what
---- ends an answer, nor what the model's files name as BOS, padding and the like. An end that is
---- spelled at the end of a text is left out as well.
+--- Text that comes out holds no special tokens: neither those that tokenizer.json calls so, nor
+--- what ends an answer, nor what the model's files name as BOS, padding and the like. An end that
+--- is spelled at the end of a text is left out as well.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -134,8 +134,8 @@ end
 
 -- text -------------------------------------------------------------------------------------------
 
--- The options of text: those of ids, and what its tokens are. hidden: ids that are no text. spelled:
--- ends that are left out where a text ends with their letters.
+-- The options of text: those of ids, and what its tokens are. hidden: ids that are no text.
+-- spelled: ends that are left out where a text ends with their letters.
 local function text_options(model, tok, options)
   local o, special = {}, false
   for key, value in sorted.pairs(options or {}) do
@@ -178,11 +178,12 @@ local function pieces(model, tok, prompt, how, told)
   return function()
     while decoder do
       local ids, piece = next_ids(), nil
-      if not ids then
+      local id = ids and ids[1]
+      if not id then
         piece = finish()
       else
-        told.ended = how.is_stop[ids[1]] or false
-        if not how.hidden[ids[1]] then piece, held = release(tok, how, held, decoder:add(ids[1])) end
+        told.ended = how.is_stop[id] or false
+        if not how.hidden[id] then piece, held = release(tok, how, held, decoder:add(id)) end
       end
       if piece and piece ~= '' then return piece end
     end
@@ -272,8 +273,8 @@ local function trains(chat, row, prompt_ids, answer_ids)
   if not ok or n < last then return false end
   for t = 1, n do
     local want = t <= before and prompt_ids[t] or answer_ids[t - before]
-    local learnt = t > 1 and weights[t - 2] > 0
-    if t <= last and ids[t - 1] ~= want or learnt ~= (t > before and t <= last) then return false end
+    local learnt, answers = t > 1 and weights[t - 2] > 0, t > before and t <= last
+    if learnt ~= answers or (t <= last and ids[t - 1] ~= want) then return false end
   end
   return true
 end
@@ -334,11 +335,13 @@ local function summary(path, rows, report)
   local words = { ('%s: %d answers, %d of them ended'):format(path, #rows, report.ended) }
   if report.empty > 0 then words[2] = ('%d empty ones left out'):format(report.empty) end
   if report.differ > 0 then
-    words[#words + 1] = ("the text of %d gives other tokens than were generated; form = 'ids' keeps "
-      .. 'those'):format(report.differ)
+    words[#words + 1] = ("the text of %d gives other tokens than were generated, which form = "
+      .. "'ids' keeps"):format(report.differ)
   end
   return table.concat(words, ', ')
 end
+
+local ROW = { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
 
 --- Writes what `rows` gives as JSON lines; what is in the file is said.
 --- @param path string
@@ -351,7 +354,7 @@ function M.write(path, model, chat, prompts, options)
   local rows, report = M.rows(model, chat, prompts, options)
   local lines = {}
   for i, row in ipairs(rows) do
-    lines[i] = json.encode(row, { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }) .. '\n'
+    lines[i] = json.encode(row, ROW) .. '\n'
   end
   local text = table.concat(lines)
   check(C.ms_file_write(path, text, #text))

@@ -166,8 +166,8 @@ local function find_ends(self, folder)
   return ends.of_model(folder, self:config(), info.vocab)
 end
 
---- The ids that end an answer: what config.json, generation_config.json and tokenizer_config.json of
---- the model's folder name, the end of a turn where the tokenizer there has turns, and what
+--- The ids that end an answer: what config.json, generation_config.json and tokenizer_config.json
+--- of the model's folder name, the end of a turn where the tokenizer there has turns, and what
 --- `add_ends` added. Generation stops there by default; a saved folder names them.
 --- @return integer[]
 function methods:ends()

@@ -308,7 +308,8 @@ describe('rows of ids', function()
   it('are refused with file and line', function()
     local good = '{"prompt_ids": [97], "answer_ids": [98, 301]}\n'
     for text, pattern in pairs {
-      ['{"prompt_ids": [97], "answer_ids": [98, 302]}'] = 'answer_ids: id 2 is 302; ids of this tokenizer are integers in 0%.%.301',
+      ['{"prompt_ids": [97], "answer_ids": [98, 302]}'] =
+        'answer_ids: id 2 is 302; ids of this tokenizer are integers in 0%.%.301',
       ['{"prompt_ids": [97.5], "answer_ids": [98]}'] = 'prompt_ids: id 1 is 97%.5',
       ['{"prompt_ids": [97], "answer_ids": []}'] = 'answer_ids is empty',
       ['{"prompt_ids": [97]}'] = 'answer_ids is no list',

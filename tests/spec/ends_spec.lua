@@ -302,7 +302,8 @@ describe('text that comes out', function()
   end)
 
   it('holds no token of a role that the files name', function()
-    local tokens = { added(300, '<s>', { special = false }), added(301, '</s>'), added(302, '<pad>', { special = false }) }
+    local tokens = { added(300, '<s>', { special = false }), added(301, '</s>'),
+      added(302, '<pad>', { special = false }) }
     assert.equal('bc', (says({ 97, 300, 98, 302, 99, 301 }, nil, tokens, { [CONFIG] =
       { eos_token_id = 301, bos_token_id = 300 }, [SETTINGS] = { pad_token = '<pad>' } })))
     assert.equal('<s>b<pad>c', (says({ 97, 300, 98, 302, 99, 301 }, nil, tokens)))
