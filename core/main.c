@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "prompt.h"
+#include "signals.h"
 
 /* The global `arg` as in any Lua program: arg[0] is the program, negative indices are not used. */
 static void push_arguments(lua_State *L, int argc, char **argv) {
@@ -56,6 +57,7 @@ static void fill_streams(void) {
 int main(int argc, char **argv) {
   fill_streams();
   bound_spinning(argv);
+  ms_signals_start();
   lua_State *L = luaL_newstate();
   if (!L) {
     fputs("moonstill: no memory to start\n", stderr);

@@ -56,9 +56,12 @@ ms_status ms_threads_set(int threads);
 int ms_threads_get(void);
 /* What runs on the CPU: "avx512", "avx2" or "portable" (MS_CPU caps it). */
 const char *ms_cpu_isa(void);
-/* 1 once SIGINT or SIGTERM has arrived since ms_interrupt_watch(1); a second signal ends the
- * process. ms_interrupt_watch(0) gives the old handlers back. */
+/* The number of the signal that asked this process to end since ms_interrupt_watch(1), 0 for none.
+ * The library touches no signal. The executable watches SIGINT, SIGTERM, SIGHUP (unless it is
+ * ignored) and SIGXCPU between ms_interrupt_watch(1) and (0), and a second SIGINT or SIGTERM ends it
+ * at once. Another program calls ms_interrupt from a handler of its own, or from anywhere. */
 void ms_interrupt_watch(int on);
+void ms_interrupt(int number);
 int ms_interrupted(void);
 double ms_clock(void); /* monotonic seconds */
 /* For tests: the n-th allocation from now fails (0: none does); and how many allocations of the

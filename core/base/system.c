@@ -1,4 +1,4 @@
-/* system.c - clock, threads, signals, version: the process moonstill runs in. */
+/* system.c - clock, threads, interrupts, version: the process moonstill runs in. */
 #include <jansson.h>
 #include <luajit.h>
 #include <omp.h>
@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "memory.h"
+#include "system.h"
 
 double ms_clock(void) {
   struct timespec t;
@@ -30,30 +31,19 @@ ms_status ms_threads_set(int threads) {
 int ms_threads_get(void) { return omp_get_max_threads(); }
 
 static volatile sig_atomic_t interrupted;
-static struct sigaction old_int, old_term;
+static void (*watcher)(int on);
 static int watching;
 
-static void on_signal(int number) {
-  if (interrupted) _Exit(128 + number); /* asked twice */
-  interrupted = 1;
-}
+void ms_interrupt_by(void (*watch)(int on)) { watcher = watch; }
 
 void ms_interrupt_watch(int on) {
-  if (on && !watching) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART;
-    interrupted = 0;
-    sigaction(SIGINT, &action, &old_int);
-    sigaction(SIGTERM, &action, &old_term);
-  } else if (!on && watching) {
-    sigaction(SIGINT, &old_int, NULL);
-    sigaction(SIGTERM, &old_term, NULL);
-  }
+  if (!on == !watching) return;
   watching = on;
+  if (on) interrupted = 0;
+  if (watcher) watcher(on);
 }
 
+void ms_interrupt(int number) { interrupted = number; }
 int ms_interrupted(void) { return interrupted; }
 
 ms_status ms_version(int libraries, char **text) {

@@ -12,14 +12,14 @@ moonstill distils large language models, scripted in Lua.
   moonstill --help                                     this text
 
 A recipe finds its arguments in the global `arg`. Exit status: 0 done, 1 an error, 2 a wrong command
-line, 130 interrupted.
+line, 128 + N ended by signal N (130: Ctrl-C).
 
 Environment: MS_CPU=avx512|avx2|portable caps the instruction set, OMP_NUM_THREADS sets the
 threads, MS_TRACE=1 adds a traceback to errors, MS_LOG=info says what the core does (files, memory,
 kernels), MS_LOG=none leaves out its warnings.
 ]]
 
-local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 
 --- The text of an error for its reader: without the traceback and without a line of moonstill's own
 --- modules before it (a line of the recipe stays), unless MS_TRACE is set.
@@ -49,10 +49,11 @@ local function trace(message)
   return message
 end
 
--- A recipe that watches for Ctrl-C ends in good order, and the caller learns of it by the status.
+-- A recipe that watches for signals ends in good order, and the caller learns of it by the status.
 local function status_of_success()
   local C = package.loaded['moonstill.C']
-  return C and C.ms_interrupted() ~= 0 and INTERRUPTED or OK
+  local signal = C and C.ms_interrupted() or 0
+  return signal ~= 0 and INTERRUPTED + signal or OK
 end
 
 --- Runs a chunk with `arg` set to the rest of the command line.

@@ -101,10 +101,11 @@ local function after_step(run)
   local state = run.state
   local due = run.every > 0 and state.step % run.every == 0
   if state.step > run.saved and (due or json.unfit(state, 'run.state')) then run:checkpoint() end
-  if C.ms_interrupted() == 0 then return end
+  local signal = C.ms_interrupted()
+  if signal == 0 then return end
   run:checkpoint()
   run:close()
-  leave(130, ('interrupted after step %d of %d, which is saved: the same command goes on from '
+  leave(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on from '
     .. 'there'):format(state.step, state.total))
 end
 
@@ -117,8 +118,8 @@ end
 
 -- a run ------------------------------------------------------------------------------------------
 
---- Iterates over the steps that are left. Ctrl-C ends the process after the current one, with
---- everything saved.
+--- Iterates over the steps that are left. Ctrl-C, and whatever else asks the executable to end, ends
+--- the process after the current one, with everything saved.
 --- @return fun(): ms_step?
 function methods:steps()
   if not self.optimizer then error('run: used after finish', 2) end

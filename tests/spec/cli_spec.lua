@@ -124,15 +124,64 @@ describe('the command line', function()
     assert.equal(0, status)
     for _, name in ipairs { 'moonstill ', 'LuaJIT ', 'xxHash ', 'libedit ', 'CPU kernels ' } do has(out, name) end
   end)
-  it('ends with 130 after Ctrl-C, watched or not', function()
-    -- a background process of a shell ignores SIGINT: the shell's own trap is not inherited
-    local send = [[io.popen('kill -INT ' .. require 'ffi'.C.getpid()):close() ]]
-    local ffi = [[require 'ffi'.cdef 'int getpid(void);' ]]
-    assert.equal(130, (tools.run(program .. ' ' .. recipe(ffi .. send .. 'while true do end'))))
-    local watched = [[local C = require 'moonstill.C' C.ms_interrupt_watch(1) ]] .. ffi .. send ..
-      [[while C.ms_interrupted() == 0 do end print 'saved']]
-    local status, out = tools.run(program .. ' ' .. recipe(watched))
-    assert.same({ 130, 'saved\n' }, { status, out })
+  -- Sends itself signals; a background process of a shell ignores SIGINT, which is not inherited so.
+  local send = [[local ffi, C = require 'ffi', require 'moonstill.C'
+    ffi.cdef 'int getpid(void); int kill(int pid, int signal);'
+    local function send(number) ffi.C.kill(ffi.C.getpid(), number) end ]]
+  it('ends by a signal that nobody watches for', function()
+    local again = recipe(send .. 'send(tonumber(arg[1])) while true do end')
+    for _, number in ipairs { 1, 2, 15 } do
+      -- what the shell says of it goes to stderr
+      assert.equal(128 + number, (tools.run(('%s %s %d; exit $?'):format(program, again, number))))
+    end
+  end)
+  it('learns of the signals that ask it to end while it watches, and ends in good order', function()
+    local watched = recipe(send .. [[C.ms_interrupt_watch(1) send(tonumber(arg[1]))
+      while C.ms_interrupted() == 0 do end print 'saved']])
+    for _, number in ipairs { 1, 2, 15, 24 } do -- HUP, INT, TERM, XCPU
+      local status, out = tools.run(('%s %s %d'):format(program, watched, number))
+      assert.same({ 128 + number, 'saved\n' }, { status, out })
+    end
+  end)
+  it('ends at once when it is asked twice by somebody, not by a terminal that is gone', function()
+    local twice = recipe(send .. [[C.ms_interrupt_watch(1) local n = tonumber(arg[1])
+      send(n) send(n) print 'saved']])
+    for number, want in pairs { [1] = 'saved\n', [2] = '', [15] = '', [24] = 'saved\n' } do
+      local status, out = tools.run(('%s %s %d; exit $?'):format(program, twice, number))
+      assert.same({ 128 + number, want }, { status, out })
+    end
+  end)
+  it('gives the signals back, and leaves one alone that nohup ignores', function()
+    local back = recipe(send .. [[C.ms_interrupt_watch(1) C.ms_interrupt_watch(0) send(15) print 'no']])
+    local status, out = tools.run(program .. ' ' .. back .. '; exit $?')
+    assert.same({ 143, '' }, { status, out })
+    local nohup = recipe(send .. [[C.ms_interrupt_watch(1) send(1) print(C.ms_interrupted())]])
+    status, out = tools.run("trap '' HUP; " .. program .. ' ' .. nohup)
+    assert.same({ 0, '0\n' }, { status, out })
+  end)
+  it('makes a write error of a file that may grow no further, and of a pipe that nobody reads', function()
+    local write = recipe [[local f = io.open(arg[1], 'wb')
+      print(f:write(('x'):rep(100000)))]]
+    local status, out = tools.run(('ulimit -f 10; %s %s %s/large'):format(program, write, folder))
+    assert.equal(0, status)
+    has(out, 'File too large')
+    local core = recipe [[require 'moonstill.check'(require 'moonstill.C'.ms_file_write(arg[1], ('x'):rep(1e5), 1e5))]]
+    local err
+    status, _, err = tools.run(('ulimit -f 10; %s %s %s/large'):format(program, core, folder))
+    assert.equal(1, status)
+    has(err, 'large')
+    has(err, 'File too large')
+    status, _, err = tools.run(program .. ' ' .. recipe
+      [[io.stdout:setvbuf 'no' os.execute 'sleep 0.2' print(1) io.stderr:write 'goes on']] .. ' | true')
+    assert.same({ 0, 'goes on' }, { status, err })
+  end)
+  it('gives programs that it starts the signals they know', function()
+    local start = recipe [[os.execute "grep -E 'Sig(Ign|Cgt)' /proc/self/status"]]
+    local _, out = tools.run("sh -c 'exec " .. program .. ' ' .. start .. "'")
+    for _, name in ipairs { 'SigIgn', 'SigCgt' } do
+      local mask = tonumber(out:match(name .. ':%s+%x+(%x%x%x%x%x%x%x%x)'), 16)
+      assert.equal(0, bit.band(mask, bit.bor(bit.lshift(1, 12), bit.lshift(1, 24))), name) -- PIPE, XFSZ
+    end
   end)
   it('inspects a model folder', function()
     local status, out, err = moonstill('inspect', 'tests/fixtures/qwen3', '--weights')
