@@ -105,8 +105,8 @@ local function after_step(run)
   if signal == 0 then return end
   run:checkpoint()
   run:close()
-  leave(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on from '
-    .. 'there'):format(state.step, state.total))
+  leave(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on '
+    .. 'from there'):format(state.step, state.total))
 end
 
 local function next_step(run)
@@ -118,8 +118,8 @@ end
 
 -- a run ------------------------------------------------------------------------------------------
 
---- Iterates over the steps that are left. Ctrl-C, and whatever else asks the executable to end, ends
---- the process after the current one, with everything saved.
+--- Iterates over the steps that are left. Ctrl-C, and what else asks the executable to end, ends the
+--- process after the current one, with everything saved.
 --- @return fun(): ms_step?
 function methods:steps()
   if not self.optimizer then error('run: used after finish', 2) end
