@@ -14,7 +14,7 @@ local cfg = ms.config({
     over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
     prompt_key = ms.optional 'string', answer_key = ms.optional 'string',
     text_key = ms.optional 'string', messages_key = ms.optional 'string',
-    weight_key = ms.optional 'string' },
+    weight_key = ms.optional 'string', ignore = ms.optional 'list' },
   batch = { tokens = 8192, micro_tokens = 2048 },
   epochs = 1,
   kd = { objective = ms.one_of(ms.kd.objectives), temperature = 1,

@@ -2,13 +2,16 @@
 --- learnt.
 ---
 ---   local chat = ms.chat.open(student, { teacher })
----   local ids, n, weights = chat:encode { messages = {
+---   local ids, n, weights, all = chat:encode { messages = {
 ---     { role = 'user', content = 'Hi' }, { role = 'assistant', content = 'Hello' } } }
 ---
 --- A weight belongs to the position that *predicts* (as in `ms.batch`): weights[t] is that of
 --- token t + 1. Supervised are the assistant's tokens and the token that ends its turn, in every
 --- assistant turn; of a prompt with its answer, the answer and the token that ends the text; of
 --- plain text, everything. A sample without any such token is an error, never a silent mask.
+---
+--- A message's own weight is that of its whole turn where prompts are learnt too (`on = "all"`);
+--- where answers are, it counts for the assistant's.
 ---
 --- Turns are written as ChatML where the tokenizer has <|im_start|> and <|im_end|>: <|im_start|>,
 --- the role, a newline, the content, <|im_end|>, a newline (which nobody has to learn). Without
@@ -21,7 +24,9 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local check = require 'moonstill.check'
 local ends = require 'moonstill.ends'
+local fields = require 'moonstill.fields'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local tokenizer = require 'moonstill.tokenizer'
@@ -66,22 +71,25 @@ end
 
 -- One sample grows here at a time; what is handed out is a copy.
 local room = 0
-local token, label, length -- label[t]: the weight of token t itself
+-- Weights of token t itself: label[t] where answers are learnt, share[t] where everything is.
+local token, label, share, length
+local turn -- the share of what is added now
 
 local function reserve(n)
   if length + n <= room then return end
   room = math.max(4096, 2 * (length + n))
-  local more_tokens, more_labels = ints(room), floats(room)
+  local more_tokens, more_labels, more_shares = ints(room), floats(room), floats(room)
   if token then
     ffi.copy(more_tokens, token, 4 * length)
     ffi.copy(more_labels, label, 4 * length)
+    ffi.copy(more_shares, share, 4 * length)
   end
-  token, label = more_tokens, more_labels
+  token, label, share = more_tokens, more_labels, more_shares
 end
 
 local function add_id(id, weight)
   reserve(1)
-  token[length], label[length] = id, weight
+  token[length], label[length], share[length] = id, weight, turn
   length = length + 1
 end
 
@@ -90,14 +98,14 @@ local function add_list(list, weight)
 end
 
 local function begin(chat)
-  length = 0
+  length, turn = 0, 1
   add_list(chat.bos, 0)
 end
 
 local function add_ids(ids, from, to, weight)
   reserve(to - from)
   ffi.copy(token + length, ids + from, 4 * (to - from))
-  for i = length, length + to - from - 1 do label[i] = weight end
+  for i = length, length + to - from - 1 do label[i], share[i] = weight, turn end
   length = length + to - from
 end
 
@@ -150,7 +158,9 @@ local function content_of(message, where)
   local parts = {}
   for i, part in ipairs(content) do
     if type(part) ~= 'table' or part.type ~= 'text' or type(part.text) ~= 'string' then
-      error(('%s: part %d of the content is not text'):format(where, i), 0)
+      local kind = type(part) == 'table' and type(part.type) == 'string' and part.type ~= 'text'
+      error(('%s: part %d of the content is not text%s'):format(where, i,
+        kind and (' but of type %s'):format(json.encode(part.type)) or ''), 0)
     end
     parts[i] = part.text
   end
@@ -159,29 +169,52 @@ end
 
 local function weight_of(value, where)
   if value == nil or value == json.null then return 1 end
-  if type(value) ~= 'number' or not (value >= 0 and value < math.huge) then
-    error(('%s: weight %s is no number from 0 on'):format(where, tostring(value)), 0)
-  end
-  return value
+  return check.weight(where, value)
 end
 
 -- `open`: the turn has no end.
 local function add_turn(chat, role, content, weight, open)
   local tok, head = chat.tokenizer, role .. '\n'
+  local learnt = role == 'assistant' and weight or 0
+  turn = weight
   add_id(chat.start_id, 0)
-  if weight then
+  if role == 'assistant' then
     local ids, n = tok:encode(head, PLAIN)
     add_ids(ids, 0, n, 0)
     local from
     ids, from, n = continue(chat, head, content)
-    add_ids(ids, from, n, weight)
+    add_ids(ids, from, n, learnt)
   else
     local ids, n = tok:encode(head .. content, PLAIN)
     add_ids(ids, 0, n, 0)
   end
   if open then return end
-  add_id(chat.end_id, weight or 0)
+  add_id(chat.end_id, learnt)
   add_ids(chat.newline, 0, chat.newline_count, 0)
+end
+
+-- A message's role, content and weight.
+local function read_message(message, where)
+  if type(message) ~= 'table' then error(where .. ': no role', 0) end
+  local role = message.role
+  if type(role) ~= 'string' or role == '' then
+    error(where .. ': no role' .. (message.from ~= nil
+      and '; turns of "from" and "value" are not read' or ''), 0)
+  end
+  if not is_role[role] then
+    error(('%s: no role %s; %s'):format(where, json.encode(role),
+      options_of.instead(role, ROLES)), 0)
+  end
+  local unread = fields.unread(message)
+  if #unread > 0 then
+    error(('%s: what is learnt depends on "%s", which nothing reads'):format(where,
+      table.concat(unread, '", "')), 0)
+  end
+  local content, weight = content_of(message, where), weight_of(message.weight, where)
+  if role == 'assistant' and weight > 0 and content == '' then
+    error(where .. ': empty answer', 0)
+  end
+  return role, content, weight
 end
 
 local function add_messages(chat, messages, open)
@@ -192,21 +225,12 @@ local function add_messages(chat, messages, open)
   if not json.is_array(messages) then error('messages are no list', 0) end
   if #messages == 0 then error('messages are an empty list', 0) end
   for i, message in ipairs(messages) do
-    local where = 'message ' .. i
-    if type(message) ~= 'table' or type(message.role) ~= 'string' or message.role == '' then
-      error(where .. ': no role', 0)
-    end
-    if not is_role[message.role] then
-      error(('%s: no role %s; %s'):format(where, json.encode(message.role),
-        options_of.instead(message.role, ROLES)), 0)
-    end
-    local content = content_of(message, where)
-    local weight = message.role == 'assistant' and weight_of(message.weight, where) or nil
-    if weight and weight > 0 and content == '' then error(where .. ': empty answer', 0) end
-    if open and i == #messages and not weight then
+    local role, content, weight = read_message(message, 'message ' .. i)
+    local last = open and i == #messages
+    if last and role ~= 'assistant' then
       error('ended is false, and the last message is no answer', 0)
     end
-    add_turn(chat, message.role, content, weight, open and i == #messages)
+    add_turn(chat, role, content, weight, last)
   end
 end
 
@@ -228,7 +252,7 @@ local function add_pair(chat, prompt, answer, open)
   if type(answer) ~= 'string' then error('the answer is not text', 0) end
   if answer == '' then error('empty answer', 0) end
   if chat.markup == 'chatml' then
-    add_turn(chat, 'user', prompt)
+    add_turn(chat, 'user', prompt, 1)
     return add_turn(chat, 'assistant', answer, 1, open)
   end
   local rest, eos = bare(chat, answer)
@@ -273,23 +297,25 @@ end
 
 -- From the weights of tokens to those of the positions that predict them.
 local function finish(messages)
-  local ids, weights, any = ints(length), floats(length), false
+  local ids, weights, all, any = ints(length), floats(length), floats(length), false
   ffi.copy(ids, token, 4 * length)
   for t = 0, length - 2 do
-    weights[t] = label[t + 1]
+    weights[t], all[t] = label[t + 1], share[t + 1]
     any = any or label[t + 1] > 0
   end
   if not any then error('no token is supervised' .. why_nothing(messages), 0) end
-  return ids, length, weights
+  return ids, length, weights, all
 end
 
---- A sample's ids and the weights of its predicting positions.
+--- A sample's ids and the weights of its predicting positions: where answers are learnt, and where
+--- everything is (`on = "all"`).
 --- @param sample { messages?: table[], prompt?: string, answer?: string, text?: string,
 ---   prompt_ids?: integer[], answer_ids?: integer[], ended?: boolean } one of the four forms; a
 ---   message may have a `weight` (0: not learnt)
 --- @return ffi.cdata* ids int32_t[n]
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
+--- @return ffi.cdata* all float[n]
 function methods:encode(sample)
   if type(sample) ~= 'table' then error('chat: a sample is a table', 2) end
   local open = sample.ended == false

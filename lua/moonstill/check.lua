@@ -67,6 +67,18 @@ function M.integers(what, name, list, low, high, level)
   return list
 end
 
+--- An error unless `value` is a weight that f32 holds, as the core's are: a number from 0 on, not
+--- infinite there, and 0 there only where it is 0. It blames no line: weights come from files.
+--- @param what string whose weight it is
+--- @param value any
+--- @return number
+function M.weight(what, value)
+  local held = type(value) == 'number' and tonumber(ffi.cast('float', value))
+  if held and held >= 0 and held < math.huge and (held > 0 or value == 0) then return value end
+  local text = type(value) == 'number' and ('%.9g'):format(value) or shown(value)
+  error(('%s: weight %s is no number from 0 on that f32 holds'):format(what, text), 0)
+end
+
 --- `check(status, level)` raises the core's last message when `status` is a failure. level: whom to
 --- blame, as in `error`; default the caller of the caller.
 return setmetatable(M, {

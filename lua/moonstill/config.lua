@@ -80,6 +80,7 @@ local meanings = {
   ['data.valid'] = 'validation samples', ['data.on_error'] = 'what happens at a bad row',
   ['data.prompt_key'] = 'column of the prompts', ['data.answer_key'] = 'column of the answers',
   ['data.weight_key'] = 'column of the samples\' weights',
+  ['data.ignore'] = 'columns and fields of messages to take as not there: [history]',
   ['data.text_key'] = 'column of plain texts', ['data.messages_key'] = 'column of conversations',
   ['data.max_tokens'] = 'longest sample', ['data.over_long'] = 'what happens to longer ones',
   ['batch.tokens'] = 'tokens of an optimiser step',

@@ -8,17 +8,21 @@
 --- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Rows
 --- have `messages`, or a prompt and an answer, or a text, or token ids that are learnt as they are
 --- (`prompt_ids` and `answer_ids`); which columns hold them is asked by name or found in the first
---- row, and said. `ended = false` says of an answer that it was cut off: no end is learnt. Texts
---- are cut into blocks of `max_tokens`; a block begins with the last token of the one before, so
---- that each token is predicted once.
+--- row, and said. Columns that nothing reads are said too, or an error where they change what is
+--- learnt. `ended = false` says of an answer that it was cut off: no end is learnt. Texts are cut
+--- into blocks of `max_tokens`; a block begins with the last token of the one before, so that each
+--- token is predicted once.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local batch = require 'moonstill.batch'
 local check = require 'moonstill.check'
-local json = require 'moonstill.json'
+local fields = require 'moonstill.fields'
 local options_of = require 'moonstill.options'
 local packing = require 'moonstill.packing'
+local readers = require 'moonstill.readers'
+local reading = require 'moonstill.reading'
+local rows = require 'moonstill.rows'
 local sorted = require 'moonstill.sorted'
 local text_of = require 'moonstill.text'
 
@@ -27,12 +31,8 @@ local M = {}
 -- Tokens of a large dataset do not fit into LuaJIT's own memory, which ends at 1 or 2 GB.
 ffi.cdef 'void *realloc(void *p, size_t bytes); void free(void *p);'
 
---- Pairs of columns that are looked for in a first row, in this order.
-M.pairs = { { 'prompt', 'completion' }, { 'prompt', 'response' }, { 'prompt', 'answer' },
-  { 'question', 'answer' }, { 'question', 'response' }, { 'query', 'response' },
-  { 'instruction', 'output' }, { 'instruction', 'response' }, { 'input', 'output' } }
---- Columns of plain text.
-M.texts = { 'text', 'content' }
+--- Pairs of columns, and columns of plain text, that are looked for in a first row.
+M.pairs, M.texts = rows.pairs, rows.texts
 
 -- arrays -----------------------------------------------------------------------------------------
 
@@ -57,14 +57,22 @@ local function array(ctype)
   return a
 end
 
--- A weight is kept as the number of a level, in a byte; there are few different ones.
-local function level_of(self, weight)
-  local level = self.level_of[weight]
+-- A position's two weights are kept as the number of a level, in a byte: there are few different
+-- pairs of them.
+local function new_levels()
+  return { response = ffi.new('float[256]', 0, 1), all = ffi.new('float[256]', 1, 1), count = 2,
+    find = { [0] = { [1] = 0 }, [1] = { [1] = 1 } } }
+end
+
+local function level_of(levels, response, all)
+  local row = levels.find[response]
+  local level = row and row[all]
   if level then return level end
-  if self.levels_count > 255 then error('more than 256 different weights', 0) end
-  level = self.levels_count
-  self.level_of[weight], self.levels[level] = level, weight
-  self.levels_count = level + 1
+  level = levels.count
+  if level > 255 then error('more than 256 different weights', 0) end
+  row = row or {}
+  levels.find[response], row[all] = row, level
+  levels.response[level], levels.all[level], levels.count = response, all, level + 1
   return level
 end
 
@@ -74,7 +82,7 @@ local function note_extreme(self, name, value)
   if value > known.value then known.value, known.place = value, self.place end
 end
 
-local function add_sample(self, ids, first, n, weights, weight)
+local function add_sample(self, ids, first, n, weights, all, weight)
   local token, level, largest = self.token, self.level, 0
   token:reserve(n)
   level:reserve(n)
@@ -82,107 +90,14 @@ local function add_sample(self, ids, first, n, weights, weight)
   for t = first, first + n - 1 do largest = math.max(largest, ids[t]) end
   note_extreme(self, 'id', largest)
   note_extreme(self, 'length', n)
-  for t = 0, n - 2 do level.p[level.count + t] = level_of(self, weights[first + t]) end
+  for t = 0, n - 2 do
+    level.p[level.count + t] = level_of(self.levels, weights[first + t], all[first + t])
+  end
   level.p[level.count + n - 1] = 0
   token.count, level.count = token.count + n, level.count + n
   self.start:add(token.count)
   self.weight:add(weight)
   self.lengths[#self.lengths + 1] = n
-end
-
--- rows -------------------------------------------------------------------------------------------
-
-local function column_of(row, names)
-  for _, name in ipairs(names) do
-    if row[name] ~= nil then return name end
-  end
-end
-
-local function asked(o)
-  if o.messages_key then return { kind = 'messages', messages = o.messages_key } end
-  if o.text_key then return { kind = 'text', text = o.text_key } end
-  if not o.prompt_key and not o.answer_key then return nil end
-  if not o.prompt_key or not o.answer_key then
-    error('dataset: prompt_key and answer_key belong together', 3)
-  end
-  return { kind = 'pair', prompt = o.prompt_key, answer = o.answer_key }
-end
-
-local function detect(row)
-  local ids = json.is_array(row.prompt_ids) and json.is_array(row.answer_ids)
-  if ids then return { kind = 'ids' } end
-  if json.is_array(row.messages) then return { kind = 'messages', messages = 'messages' } end
-  for _, pair in ipairs(M.pairs) do
-    if row[pair[1]] ~= nil and row[pair[2]] ~= nil then
-      return { kind = 'pair', prompt = pair[1], answer = pair[2] }
-    end
-  end
-  local name = column_of(row, M.texts)
-  if name then return { kind = 'text', text = name } end
-  error(('no known columns among %s: name them with prompt_key and answer_key, text_key or '
-    .. 'messages_key'):format(table.concat(sorted.keys(row), ', ')), 0)
-end
-
-local function describe(form)
-  if form.kind == 'ids' then return 'tokens in "prompt_ids" and "answer_ids"' end
-  if form.kind == 'messages' then return ('conversations in "%s"'):format(form.messages) end
-  if form.kind == 'text' then return ('text in "%s"'):format(form.text) end
-  return ('prompts in "%s", answers in "%s"'):format(form.prompt, form.answer)
-end
-
--- Of weights, when the first row has some.
-local function describe_weights(row, key)
-  if key then return (', weights in "%s"'):format(key) end
-  return row.weight ~= nil and '; "weight" is not used (weight_key = "weight" uses it)' or ''
-end
-
-local function text_in(row, key)
-  local value = row[key]
-  if type(value) == 'string' then return value end
-  error(('column "%s" is %s, not text'):format(key, value == nil and 'missing'
-    or value == json.null and 'null' or 'a ' .. type(value)), 0)
-end
-
--- Instructions may come with an input of their own (Alpaca's form).
-local function prompt_in(row, form)
-  local prompt = text_in(row, form.prompt)
-  local input = form.prompt == 'instruction' and row.input
-  if type(input) ~= 'string' or input == '' then return prompt end
-  return prompt .. '\n\n' .. input
-end
-
--- Whether an answer ended or was cut off, where a row says so.
-local function ended_in(row)
-  local value = row.ended
-  if value == nil or value == json.null or type(value) == 'boolean' then return value ~= false end
-  error('column "ended" is neither true nor false', 0)
-end
-
-local function sample_in(row, form)
-  if form.kind == 'ids' then
-    return { prompt_ids = row.prompt_ids or false, answer_ids = row.answer_ids or false }
-  end
-  if form.kind == 'messages' then
-    if row[form.messages] == nil then error(('column "%s" is missing'):format(form.messages), 0) end
-    return { messages = row[form.messages] }
-  end
-  if form.kind == 'text' then return { text = text_in(row, form.text) } end
-  return { prompt = prompt_in(row, form), answer = text_in(row, form.answer) }
-end
-
-local function sample_of(row, form)
-  local sample = sample_in(row, form)
-  sample.ended = ended_in(row)
-  return sample
-end
-
-local function weight_in(row, key)
-  local value = key and row[key]
-  if not key or value == nil or value == json.null then return 1 end
-  if type(value) ~= 'number' or not (value >= 0 and value < math.huge) then
-    error(('column "%s": a weight is a number from 0 on'):format(key), 0)
-  end
-  return value
 end
 
 -- samples ----------------------------------------------------------------------------------------
@@ -194,18 +109,30 @@ local function any_weight(weights, n)
   return false
 end
 
-local function add_blocks(self, ids, n, weights, weight)
+local function add_blocks(self, ids, n, weights, all, weight)
   local most, first = self.options.max_tokens, 0
   while first < n - 1 do
-    add_sample(self, ids, first, math.min(most, n - first), weights, weight)
+    add_sample(self, ids, first, math.min(most, n - first), weights, all, weight)
     first = first + most - 1
+  end
+end
+
+-- A sample's weight multiplies those of its positions.
+local function check_products(weights, n, weight)
+  if weight == 1 then return end
+  for t = 0, n - 2 do
+    if weights[t] > 0 and weight > 0 then
+      check.weight("the sample's and its message's, multiplied", weights[t] * weight)
+    end
   end
 end
 
 local function add_row(self, sample, weight)
   local o, report = self.options, self.report
-  local ids, n, weights = self.chat:encode(sample)
-  if sample.text then return add_blocks(self, ids, n, weights, weight) end
+  local ids, n, weights, all = self.chat:encode(sample)
+  check_products(weights, n, weight)
+  check_products(all, n, weight)
+  if sample.text then return add_blocks(self, ids, n, weights, all, weight) end
   if n > o.max_tokens then
     if o.over_long == 'error' then
       error(('%d tokens, max_tokens is %d'):format(n, o.max_tokens), 0)
@@ -221,38 +148,28 @@ local function add_row(self, sample, weight)
     end
     report.truncated = report.truncated + 1
   end
-  add_sample(self, ids, 0, n, weights, weight)
+  add_sample(self, ids, 0, n, weights, all, weight)
 end
 
-local function skip(self, message)
-  local report = self.report
-  report.skipped = report.skipped + 1
-  if #report.errors < 10 then report.errors[#report.errors + 1] = message end
-end
-
-local function take(self, row, where)
-  if type(row) ~= 'table' or row == json.null or json.is_array(row) then
-    error('a row is an object', 0)
-  end
-  self.form = self.form or detect(row)
+local function take_row(self, row, where)
+  local key = self.options.weight_key
+  self.form = self.form or rows.detect(row)
+  local form = self.form
+  self.used = self.used or rows.used(form, key)
+  self.fields:look(row, form.kind, self.used, row[form.messages])
   if not self.said and not self.options.quiet then
-    io.stderr:write(('dataset: %s: %s%s\n'):format(where, describe(self.form),
-      describe_weights(row, self.options.weight_key)))
+    io.stderr:write(('dataset: %s: %s\n'):format(where, rows.describe(form, key)))
   end
   self.said = true
-  add_row(self, sample_of(row, self.form), weight_in(row, self.options.weight_key))
+  local weight, given = rows.weight(row, key)
+  add_row(self, rows.sample(row, form), weight)
+  if key and not given then self.report.unweighted = self.report.unweighted + 1 end
 end
 
--- One row: what is wrong with it is said with its place, or counted.
-local function guarded(self, where, body, ...)
-  self.report.rows, self.place = self.report.rows + 1, where
-  local ok, why = pcall(body, self, ...)
-  if ok then return end
-  -- Messages may come with a line of ours, or with the place already.
-  local message = tostring(why):gsub('^[^:\n]*%.lua:%d+: ', '')
-  if message:sub(1, #where) ~= where then message = where .. ': ' .. message end
-  if self.options.on_error ~= 'skip' then error(message, 0) end
-  skip(self, message)
+local function take(self, where, value, decode)
+  local row = decode(value, where)
+  if type(row) == 'string' then return add_row(self, { text = row }, 1) end
+  take_row(self, row, where)
 end
 
 local function full(self)
@@ -260,61 +177,23 @@ local function full(self)
   return limit and self.report.rows >= limit
 end
 
--- files ------------------------------------------------------------------------------------------
-
-local function take_line(self, text, where)
-  local ok, row = pcall(json.decode, text, where)
-  -- The place names the line of the file; that a row is line 1 of itself would only confuse.
-  if not ok then error((tostring(row):gsub(': line 1, column ', ': column ', 1)), 0) end
-  take(self, row, where)
-end
-
-local function read_lines(self, path)
-  for number, text in json.text_lines(path) do
-    if full(self) then return end
-    local where = path .. ':' .. number
-    if text:find '%S' then guarded(self, where, take_line, text, where) end
-  end
-end
-
-local function read_array(self, path)
-  local rows = json.read(path)
-  if not json.is_array(rows) then error(path .. ': not an array of rows', 0) end
-  for i, row in ipairs(rows) do
-    if full(self) then return end
-    local where = ('%s: row %d'):format(path, i)
-    guarded(self, where, take, row, where)
-  end
-end
-
-local function take_text(self, path)
-  local file, why = io.open(path, 'rb')
-  if not file then error(why, 0) end
-  local text = file:read '*a'
-  file:close()
-  add_row(self, { text = json.without_mark(text) }, 1)
-end
-
-local function read_text(self, path) guarded(self, path, take_text, path) end
-
-local READERS = { jsonl = read_lines, ndjson = read_lines, json = read_array, txt = read_text }
-
-local function read(self, path)
-  if type(path) ~= 'string' then error('dataset: a path is a ' .. type(path), 0) end
-  local kind = path:match '%.(%w+)$'
-  local reader = READERS[kind and kind:lower()]
-  if not reader then
-    error(('dataset: %s: files end in .jsonl, .json or .txt'):format(path), 0)
-  end
-  if C.ms_path_kind(path) ~= 1 then error(('dataset: %s: no such file'):format(path), 0) end
-  reader(self, path)
+-- One row: what is wrong with it is said with its place, or counted. True when there are enough.
+local function visit(self, where, value, decode)
+  self.report.rows, self.place = self.report.rows + 1, where
+  local ok, why = pcall(take, self, where, value, decode)
+  if ok then return full(self) end
+  -- Messages may come with a line of ours, or with the place already.
+  local message = tostring(why):gsub('^[^:\n]*%.lua:%d+: ', '')
+  if message:sub(1, #where + 2) == where .. ': ' then message = message:sub(#where + 3) end
+  if self.options.on_error ~= 'skip' then error(where .. ': ' .. message, 0) end
+  self.report:skip(where, message)
+  return full(self)
 end
 
 -- a dataset --------------------------------------------------------------------------------------
 
 --- @class ms_dataset
---- @field report { rows: integer, dropped: integer, truncated: integer, skipped: integer,
----   errors: string[] } what became of the rows; errors: the first ten of those skipped
+--- @field report ms_reading what became of the rows
 local methods = {}
 methods.__index = methods
 
@@ -326,8 +205,8 @@ function methods:count() return #self.lengths end
 --- @return integer
 function methods:tokens() return self.token.count end
 
---- The longest sample: its tokens, and the place of its row ("train.jsonl:7"). A model whose context
---- is shorter cannot learn from it.
+--- The longest sample: its tokens, and the place of its row ("train.jsonl:7"). A model whose
+--- context is shorter cannot learn from it.
 --- @return integer tokens
 --- @return string place
 function methods:longest() return self.extremes.length.value, self.extremes.length.place end
@@ -350,10 +229,13 @@ end
 --- @return string
 function methods:fingerprint()
   if self.hash then return self.hash end
-  local parts = { hash_of(self.levels, ffi.sizeof(self.levels)) }
-  for i, name in ipairs { 'token', 'level', 'start', 'weight' } do
+  local parts = {}
+  for _, levels in ipairs { self.levels.response, self.levels.all } do
+    parts[#parts + 1] = hash_of(levels, ffi.sizeof(levels))
+  end
+  for _, name in ipairs { 'token', 'level', 'start', 'weight' } do
     local a = self[name]
-    parts[i + 1] = hash_of(a.p, a.count * a.size)
+    parts[#parts + 1] = hash_of(a.p, a.count * a.size)
   end
   local all = table.concat(parts)
   self.hash = hash_of(all, #all)
@@ -367,22 +249,26 @@ local function bounds(self, i, level)
   return tonumber(self.start.p[i - 1]), self.lengths[i]
 end
 
-local function fill_weights(self, to, at, from, n, scale)
-  local levels, level = self.levels, self.level.p
+local function fill_weights(self, to, levels, at, from, n, scale)
+  local level = self.level.p
   for t = 0, n - 1 do to[at + t] = levels[level[from + t]] * scale end
+  to[at + n - 1] = 0
 end
 
---- One sample: its ids (in the dataset's own memory), their number, and a new array of the weights
---- of its predicting positions, the sample's own weight included.
+--- One sample: its ids (in the dataset's own memory), their number, and new arrays of the weights
+--- of its predicting positions, the sample's own weight included: where answers are learnt, and
+--- where everything is (`on = "all"`).
 --- @param i integer from 1
 --- @return ffi.cdata* ids int32_t[n]
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
+--- @return ffi.cdata* all float[n]
 function methods:sample(i)
   local from, n = bounds(self, i, 2)
-  local weights = ffi.new('float[?]', n)
-  fill_weights(self, weights, 0, from, n, self.weight.p[i - 1])
-  return self.token.p + from, n, weights
+  local weights, all, weight = ffi.new('float[?]', n), ffi.new('float[?]', n), self.weight.p[i - 1]
+  fill_weights(self, weights, self.levels.response, 0, from, n, weight)
+  fill_weights(self, all, self.levels.all, 0, from, n, weight)
+  return self.token.p + from, n, weights, all
 end
 
 --- A batch of some samples, in the order given. The caller frees it.
@@ -408,8 +294,8 @@ function methods:batch(indices, first, last)
     local from, n = bounds(self, i, 2)
     local weight = self.weight.p[i - 1]
     ffi.copy(s.token.p + at, self.token.p + from, 4 * n)
-    fill_weights(self, s.response.p, at, from, n, weight)
-    for t = at, at + n - 1 do s.all.p[t] = weight end
+    fill_weights(self, s.response.p, self.levels.response, at, from, n, weight)
+    fill_weights(self, s.all.p, self.levels.all, at, from, n, weight)
     at = at + n
     s.start.p[k - first + 1] = at
   end
@@ -446,8 +332,23 @@ local CHOICES = { over_long = { drop = true, error = true, truncate = true },
 
 -- A recipe's `data` goes in as it is, so its paths are known, though they are not looked at.
 local KEYS = { max_tokens = true, over_long = true, on_error = true, prompt_key = true,
-  answer_key = true, text_key = true, messages_key = true, weight_key = true, limit = true,
-  quiet = true, train = true, valid = true }
+  answer_key = true, text_key = true, messages_key = true, weight_key = true, ignore = true,
+  limit = true, quiet = true, train = true, valid = true }
+
+local NAMES = { 'prompt_key', 'answer_key', 'text_key', 'messages_key', 'weight_key' }
+
+local function check_ignored(o)
+  local list = o.ignore or {}
+  if type(list) ~= 'table' then error('dataset: ignore is a list of names', 4) end
+  for i = 1, #list do
+    if type(list[i]) ~= 'string' then error('dataset: ignore is a list of names', 4) end
+    for _, key in ipairs(NAMES) do
+      if o[key] == list[i] then
+        error(('dataset: ignore names "%s", which is the %s'):format(list[i], key), 4)
+      end
+    end
+  end
+end
 
 local function check_options(o)
   for name, choices in sorted.pairs(CHOICES) do
@@ -457,6 +358,7 @@ local function check_options(o)
     end
   end
   check.integer('dataset', 'max_tokens', o.max_tokens, 2, check.INT32, 4)
+  check_ignored(o)
   if o.limit ~= nil then check.integer('dataset', 'limit', o.limit, 1, check.EXACT, 4) end
 end
 
@@ -465,14 +367,13 @@ local function new(chat, options)
   local given = options_of.known('dataset', KEYS, options, 3)
   for key, value in sorted.pairs(given) do o[key] = value end
   check_options(o)
-  local self = { chat = chat, options = o, form = asked(o), lengths = {},
+  local self = { chat = chat, options = o, form = rows.asked(o), lengths = {},
     token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t',
-    weight = array 'float',
-    levels = ffi.new('float[256]', 0, 1), level_of = { [0] = 0, [1] = 1 }, levels_count = 2,
+    weight = array 'float', levels = new_levels(), fields = fields.new(o.ignore),
     scratch = { token = array 'int32_t', start = array 'int32_t', response = array 'float',
       all = array 'float' },
     extremes = { id = { value = -1 }, length = { value = 0 } },
-    report = { rows = 0, dropped = 0, truncated = 0, skipped = 0, errors = {} } }
+    report = reading.new() }
   self.start:add(0)
   return setmetatable(self, methods)
 end
@@ -494,18 +395,26 @@ end
 --- @param chat ms_chat
 --- @param options? { max_tokens?: integer, over_long?: '"drop"'|'"error"'|'"truncate"',
 ---   on_error?: '"error"'|'"skip"', prompt_key?: string, answer_key?: string, text_key?: string,
----   messages_key?: string, weight_key?: string, limit?: integer, quiet?: boolean }
----   max_tokens: longest sample (2048). over_long: what happens to longer ones (they are dropped
----   and counted). on_error: whether a bad row ends everything, with its file and line, or is
----   counted. limit: rows to read. weight_key: the column of a sample's weight. A recipe's
----   `data` may be passed whole: train and valid are not looked at, any other key is an error.
+---   messages_key?: string, weight_key?: string, ignore?: string[], limit?: integer,
+---   quiet?: boolean } max_tokens: longest sample (2048). over_long: what happens to longer ones
+---   (they are dropped and counted). on_error: whether a bad row ends everything, with its file and
+---   line, or is counted. limit: rows to read. weight_key: the column of a sample's weight. ignore:
+---   columns and fields of messages that are taken as not there. quiet: nothing is printed; what
+---   would be said is in the data set's `report`. A recipe's `data` may be passed whole: train and
+---   valid are not looked at, any other key is an error.
 --- @return ms_dataset
 function M.open(path, chat, options)
   local self = new(chat, options)
   local paths = type(path) == 'table' and path or { path }
   for _, one in ipairs(paths) do
-    local ok, why = pcall(read, self, one)
-    if not ok then error(why, 0) end -- it names the file: the caller's line is not where to look
+    if full(self) then break end
+    readers.read(one, visit, self)
+  end
+  self.report:finish(self.fields:counted())
+  if not self.options.quiet then
+    for _, line in ipairs(self.report:lines(self.options)) do
+      io.stderr:write('dataset: ', line, '\n')
+    end
   end
   if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 0) end
   if not self.options.quiet then io.stderr:write(tostring(self), '\n') end

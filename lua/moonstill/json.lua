@@ -109,9 +109,10 @@ function M.read_yaml(path) return decode(C.ms_doc_parse_yaml, read_all(path), pa
 local CHUNK = 65536
 
 --- Iterates over the lines of a file, with their numbers and without their ends; any byte may occur
---- in a line, and the file is never held as a whole.
+--- in a line, and the file is never held as a whole. The third value is true for a line that ended:
+--- the last one may not have.
 --- @param path string
---- @return fun(): integer?, string?
+--- @return fun(): integer?, string?, boolean?
 function M.text_lines(path)
   if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 2) end
   local file, why = io.open(path, 'rb')
@@ -119,14 +120,14 @@ function M.text_lines(path)
   local chunk, at, number = '', 1, 0
   local parts = {} -- of a line that spans chunks: joined once, so long lines cost no more
 
-  local function line(text)
+  local function line(text, ended)
     if #parts > 0 then
       parts[#parts + 1] = text
       text = table.concat(parts)
       parts = {}
     end
     number = number + 1
-    return number, number == 1 and M.without_mark(text) or text
+    return number, number == 1 and M.without_mark(text) or text, ended
   end
 
   return function()
@@ -135,7 +136,7 @@ function M.text_lines(path)
       if stop then
         local text = chunk:sub(at, stop - 1)
         at = stop + 1
-        return line(text)
+        return line(text, true)
       end
       if at <= #chunk then parts[#parts + 1] = chunk:sub(at) end
       local more, problem = file:read(CHUNK)
@@ -144,7 +145,7 @@ function M.text_lines(path)
         file:close()
         file = nil
         if problem then error(path .. ': ' .. problem, 2) end
-        if #parts > 0 then return line '' end
+        if #parts > 0 then return line('', false) end
       end
     end
   end

@@ -65,6 +65,23 @@ describe('chat: ChatML', function()
       mask(chatml(), { messages = { assistant('A', 0), assistant('B', 0.5) } }))
   end)
 
+  it('weighs whole turns where everything is learnt', function()
+    local chat = chatml()
+    local messages = { { role = 'user', content = 'Hi', weight = 2 }, assistant('A', 0), assistant 'B' }
+    local ids, n, _, all = chat:encode { messages = messages }
+    local want, t = {}, 0 -- of each token, by the turn it is in
+    for i, weight in ipairs { 2, 0, 1 } do
+      local turn = ('<|im_start|>%s\n%s<|im_end|>\n'):format(messages[i].role, messages[i].content)
+      for _ = 1, #chat.tokenizer:ids(turn) do t, want[t + 1] = t + 1, weight end
+    end
+    assert.equal(n, t)
+    assert.equal(300, ids[0])
+    for i = 1, n - 1 do assert.equal(want[i + 1], all[i - 1], i) end
+    assert.equal(0, all[n - 1])
+    _, n, _, all = plain():encode { prompt = 'ab', answer = 'c' }
+    for i = 0, n - 1 do assert.equal(i < n - 1 and 1 or 0, all[i]) end
+  end)
+
   it('takes a prompt and its answer as two turns', function()
     assert.equal('<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[Y][<|im_end|>]\n',
       mask(chatml(), { prompt = 'Hi', answer = 'Y' }))
@@ -263,6 +280,14 @@ describe('chat: nothing supervised is an error, never a silent mask [all ones, a
     ['a text without words'] = { { messages = { user(json.array { { type = 'text' } }) } },
       'part 1 of the content is not text' },
     ['a bare part'] = { { messages = { user(json.array { 'a' }) } }, 'part 1 of the content is not text' },
+    ['a call of a tool'] = {
+      { messages = { user 'a', { role = 'assistant', content = 'b', tool_calls = { 1 }, id = 2 } } },
+      'message 2: what is learnt depends on "tool_calls", which nothing reads$' },
+    ['reasoning'] = { { messages = { { role = 'assistant', content = 'b', reasoning_content = 'r', name = 'n' } } },
+      'message 1: what is learnt depends on "name", "reasoning_content", which nothing reads$' },
+    ['turns of another kind'] = { { messages = { { from = 'human', value = 'a' } } },
+      'message 1: no role; turns of "from" and "value" are not read' },
+    ['an infinite weight'] = { { messages = { assistant('a', 1e39) } }, 'weight 1e%+39 is no number from 0' },
     ['a negative weight'] = { { messages = { assistant('a', -1) } }, 'weight %-1 is no number from 0' },
     ['an answer alone'] = { { answer = 'a' }, 'the prompt is not text' },
     ['an empty text'] = { { text = '' }, 'empty text' },

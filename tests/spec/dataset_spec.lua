@@ -32,9 +32,20 @@ local function open(path, chat_, options)
   return ms.dataset.open(path, chat_, options)
 end
 
--- A sample as text, what is learnt in [ ].
-local function mask(data, i)
-  local ids, n, weights = data:sample(i)
+-- What opening a data set writes to stderr.
+local function said(path, chat_folder, options)
+  local script = tools.write(folder .. '/say.lua', ([[
+    local ms = require 'moonstill'
+    ms.dataset.open(%q, ms.chat.open(%q), %s)]]):format(path, chat_folder, options))
+  local status, _, errors = tools.run(("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script))
+  assert.equal(0, status, errors)
+  return errors
+end
+
+-- A sample as text, what is learnt in [ ]: where answers are, or with `all` where everything is.
+local function mask(data, i, everything)
+  local ids, n, weights, all = data:sample(i)
+  if everything then weights = all end
   local parts = {}
   for t = 0, n - 1 do
     local token = ids[t] < 256 and string.char(ids[t]) or data.chat.tokenizer:token(ids[t])
@@ -62,20 +73,16 @@ describe('dataset: rows', function()
       local data = open(write('p.jsonl', { { [pair[1]] = 'ab', [pair[2]] = 'c', other = 1 } }), plain)
       assert.same({ 'ab[c][</s>]' }, masks(data))
     end
-    local function said(options)
-      local path = write('q.jsonl', { { question = 'a', answer = 'b', weight = 3 }, { question = 'a', answer = 'b' } })
-      local script = tools.write(folder .. '/say.lua', ([[
-        local ms = require 'moonstill'
-        ms.dataset.open(%q, ms.chat.open(%q), %s)]]):format(path, bare, options))
-      local status, _, errors = tools.run(("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script))
-      assert.equal(0, status, errors)
-      assert.matches('dataset of 2 samples', errors)
-      return errors
-    end
-    assert.matches('q.jsonl:1: prompts in "question", answers in "answer"; "weight" is not used '
-      .. '%(weight_key = "weight" uses it%)\n', said '{}')
-    assert.matches('q.jsonl:1: text in "answer", weights in "weight"\n',
-      said '{ text_key = "answer", weight_key = "weight" }')
+    local path = write('q.jsonl', { { question = 'a', answer = 'b', weight = 3 }, { question = 'a', answer = 'b' } })
+    assert.equal(('dataset: %s:1: prompts in "question", answers in "answer"\n'
+      .. 'dataset: 1 row has "weight" (weight_key = "weight" uses it), which is not used\n'
+      .. 'dataset of 2 samples, 6 tokens\n'):format(path), said(path, bare, '{}'))
+    assert.equal(('dataset: %s:1: text in "answer", weights in "weight"\n'
+      .. 'dataset: 2 rows have "question", which is not used\n'
+      .. 'dataset: 1 row without "weight" (weight_key), whose weight is 1\n'
+      .. 'dataset of 2 samples, 4 tokens\n'):format(path),
+      said(path, bare, '{ text_key = "answer", weight_key = "weight" }'))
+    assert.equal('', said(path, bare, '{ quiet = true }'))
   end)
 
   it('have other names when told', function()
@@ -106,15 +113,63 @@ describe('dataset: rows', function()
       plain, { weight_key = 'w' })
     assert.same({ 'abc</s>', 'ab[c*2][</s>*2]' }, masks(data)) -- 0 is a weight
     refused('sample 3 of 2', data.batch, data, { 1, 3 })
-    refused('w.jsonl:1: column "w": a weight is a number from 0 on', open,
-      write('w.jsonl', { { prompt = 'a', answer = 'b', w = 'x' } }), plain, { weight_key = 'w' })
   end)
 
+  it('have weights that f32 holds, or are refused with their line', function()
+    local ok = '{"prompt":"a","answer":"b","w":%s}'
+    for _, bad in ipairs { '"x"', '-1', '-1e-9', '1e39', '1e308', '3.4028236e38', '1e-46', 'true', '[1]', '{}' } do
+      refused('w.jsonl:2: column "w": weight .* is no number from 0 on that f32 holds', open,
+        write('w.jsonl', { ok:format '1', ok:format(bad) }), plain, { weight_key = 'w' })
+      refused('m.jsonl:1: message 1: weight .* is no number from 0 on that f32 holds', open,
+        write('m.jsonl', { ('{"messages":[{"role":"assistant","content":"a","weight":%s}]}'):format(bad) }), chat)
+    end
+    for _, good in ipairs { '0', '3.4028234e38', '1e-45', 'null' } do
+      open(write('w.jsonl', { ok:format '1', ok:format(good) }), plain, { weight_key = 'w' })
+    end
+    -- and so is the product of a sample's and its message's
+    for _, case in ipairs { { 1e20, 1e20 }, { 1e-30, 1e-30 } } do
+      refused("p.jsonl:1: the sample's and its message's, multiplied: weight .* is no number from 0 on", open,
+        write('p.jsonl', { { w = case[1], messages = { { role = 'assistant', content = 'a', weight = case[2] } } } }),
+        chat, { weight_key = 'w' })
+      refused("p.jsonl:1: the sample's and its message's, multiplied", open, write('p.jsonl', { { w = case[1],
+        messages = { { role = 'user', content = 'q', weight = case[2] }, { role = 'assistant', content = 'a' } } } }),
+        chat, { weight_key = 'w' })
+    end
+  end)
+
+  local function turn(role, text, weight) return { role = role, content = text, weight = weight } end
+  local function answer(text, weight) return turn('assistant', text, weight) end
+
   it('keep the weights of turns', function()
-    local function turn(text, weight) return { role = 'assistant', content = text, weight = weight } end
-    local data = open(write('tw.jsonl', { { messages = { turn('a', 0.25), turn('b', 0), turn('c') } } }), chat)
+    local data = open(write('tw.jsonl', { { messages = { answer('a', 0.25), answer('b', 0), answer 'c' } } }), chat)
     assert.equal('<|im_start|>assistant\n[a*0.25][<|im_end|>*0.25]\n<|im_start|>assistant\nb<|im_end|>\n'
       .. '<|im_start|>assistant\n[c][<|im_end|>]\n', mask(data, 1))
+  end)
+
+  it('keep them where everything is learnt, of whole turns and of prompts', function()
+    local path = write('all.jsonl', { { w = 4, messages = { turn('user', 'q', 0.5), answer('a', 0) , answer 'b' } },
+      { messages = { turn('user', 'q'), answer('c', 0.25) } } })
+    local data = open(path, chat, { weight_key = 'w' })
+    local function whole(text, w)
+      local parts = {}
+      for token in text:gsub('<|[a-z_]*|>', function(t) return t == '<|im_end|>' and '\2' or '\1' end):gmatch '.' do
+        parts[#parts + 1] = w == 0 and token or w == 1 and '[' .. token .. ']' or ('[%s*%g]'):format(token, w)
+      end
+      return (table.concat(parts):gsub('[\1\2]', { ['\1'] = '<|im_start|>', ['\2'] = '<|im_end|>' }))
+    end
+    local want = whole('<|im_start|>user\nq<|im_end|>\n', 2):gsub('^%[<|im_start|>%*2%]', '<|im_start|>')
+      .. whole('<|im_start|>assistant\na<|im_end|>\n', 0) .. whole('<|im_start|>assistant\nb<|im_end|>\n', 4)
+    assert.equal(want, mask(data, 1, 'all')) -- no position predicts the first token
+    assert.equal('<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>assistant\n'
+      .. '[b*4][<|im_end|>*4]\n', mask(data, 1))
+    want = whole('<|im_start|>user\nq<|im_end|>\n', 1):gsub('^%[<|im_start|>%]', '<|im_start|>')
+      .. whole('<|im_start|>assistant\nc<|im_end|>\n', 0.25)
+    assert.equal(want, mask(data, 2, 'all'))
+    local b = data:batch { 2, 1 }
+    assert.equal(2 * 0.25 + 2 * 4, b:weight())
+    -- turns of a user are 9 tokens, of the assistant 14; the first of a sample is not predicted
+    assert.equal(8 + 14 * 0.25 + 8 * 2 + 14 * 0 + 14 * 4, b:weight 'all')
+    b:free()
   end)
 
   it('may come in several files and in an array', function()
@@ -125,6 +180,133 @@ describe('dataset: rows', function()
     assert.equal(3, data.report.rows)
     assert.equal(9, data:tokens())
     assert.same({ 'a[b][</s>]', 'c[d][</s>]' }, masks(open({ a, b }, plain, { limit = 2 })))
+  end)
+end)
+
+describe('dataset: columns and fields that nothing reads', function()
+  local function chat_row(more, message)
+    local row = { messages = { { role = 'user', content = 'q' }, { role = 'assistant', content = 'a' } } }
+    for key, value in pairs(more or {}) do row[key] = value end
+    for key, value in pairs(message or {}) do row.messages[2][key] = value end
+    return row
+  end
+
+  it('are said once, with their count', function()
+    local rows = {}
+    for i = 1, 5 do
+      rows[i] = chat_row({ id = i, source = i > 3 and 'web' or json.null, tags = json.array() }, { time = 7 })
+    end
+    rows[6] = chat_row(nil, { content = json.array { { type = 'text', text = 'a', cache_control = { x = 1 } } } })
+    local path = write('unused.jsonl', rows)
+    assert.equal(('dataset: %s:1: conversations in "messages"\ndataset: 5 rows have "id", 2 rows have "source", '
+      .. '1 part of a content has "cache_control", 5 messages have "time", which is not used\n'
+      .. 'dataset of 6 samples, 138 tokens\n'):format(path), said(path, folder, '{}'))
+    assert.same({ { what = 'row', name = 'id', count = 5, ignored = false },
+      { what = 'row', name = 'source', count = 2, ignored = false },
+      { what = 'part of a content', name = 'cache_control', count = 1, ignored = false },
+      { what = 'message', name = 'time', count = 5, ignored = false } }, open(path, chat).report.fields)
+  end)
+
+  -- What people's files have, by where it comes from.
+  local IN_ROWS = { 'tools', 'functions', 'tool_choice', 'parallel_tool_calls', 'system', 'system_prompt', 'history',
+    'documents', 'images', 'image', 'videos', 'audios', 'chosen', 'rejected', 'rejected_response', 'chat_template',
+    'chat_template_kwargs', 'enable_thinking', 'reasoning', 'reasoning_content', 'thinking', 'train_on_inputs', 'mask',
+    'loss_mask', 'completion_mask', 'assistant_masks', 'input_ids', 'labels', 'attention_mask', 'weights' }
+  local IN_MESSAGES = { 'tool_calls', 'function_call', 'tool_call_id', 'name', 'refusal', 'reasoning',
+    'reasoning_content', 'thinking', 'thoughts', 'train', 'training', 'train_detail', 'loss', 'loss_weight',
+    'loss_scale', 'mask', 'tools', 'images', 'audio' }
+  local VALUES = { 'text', 0, true, json.array { 1 }, { a = 1 } }
+
+  it('are an error where they change what is learnt, with file, line and the way on', function()
+    for i, name in ipairs(IN_ROWS) do
+      local value = VALUES[i % #VALUES + 1]
+      local want = ('dep.jsonl:2: what is learnt depends on "%s", which nothing reads: data.ignore=[%s] goes')
+        :format(name, name):gsub('%[', '%%['):gsub('%]', '%%]')
+      refused(want, open, write('dep.jsonl', { chat_row(), chat_row { [name] = value } }), chat)
+      refused(want, open, write('dep.jsonl', { { prompt = 'a', answer = 'b' },
+        { prompt = 'a', answer = 'b', [name] = value } }), plain)
+      assert.equal(2, open(folder .. '/dep.jsonl', plain, { ignore = { name } }):count())
+    end
+    for i, name in ipairs(IN_MESSAGES) do
+      local path = write('dep.jsonl', { chat_row(), chat_row(nil, { [name] = VALUES[i % #VALUES + 1] }) })
+      refused(('dep.jsonl:2: what is learnt depends on "%s" of message 2, which nothing reads: data.ignore=%%[%s%%] ')
+        :format(name, name), open, path, chat)
+      assert.equal(2, open(path, chat, { ignore = { name } }):count())
+    end
+    -- all of a row at once, each name once
+    local row = chat_row({ tools = 'x', id = 1 }, { tool_calls = 'x', name = 'n' })
+    row.messages[3] = { role = 'assistant', content = 'b', name = 'n', tool_calls = 'y' }
+    refused('depends on "tools", "name" of message 2, "tool_calls" of message 2, which nothing reads: '
+      .. 'data.ignore=%[tools,name,tool_calls%]', open, write('dep.jsonl', { row }), chat)
+  end)
+
+  it('depend on the form: a text holds all that it says, a label is a class or a verdict', function()
+    local function fine(row, options) open(write('form.jsonl', { row }), plain, options) end
+    fine { text = 'a', system = 's', context = 'c', label = true, input = 'i' }
+    fine { prompt = 'a', answer = 'b', label = 3 }
+    for _, case in ipairs { { 'label', { prompt = 'a', completion = 'b', label = false } }, -- KTO
+      { 'context', { instruction = 'a', context = 'b', response = 'c' } },                  -- Dolly
+      { 'context', { question = 'a', context = 'b', answer = 'c' } },                       -- SQuAD
+      { 'input', { query = 'a', input = 'b', response = 'c' } }, { 'images', { text = 'a', images = { 'x' } } },
+      { 'history', { instruction = 'a', input = 'b', output = 'c', history = { { 'd', 'e' } } } } } do
+      refused('form.jsonl:1: what is learnt depends on "' .. case[1] .. '", which', fine, case[2])
+    end
+    open(write('form.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 }, answer = 'x', system = 's' } }), plain)
+    refused('depends on "rejected"', open,
+      write('form.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 }, rejected = 'x' } }), plain)
+    -- beside conversations these are only their parts
+    open(write('form.jsonl', { chat_row { input = 'q', context = 'c' } }), chat)
+  end)
+
+  it('are not there when they are null or empty', function()
+    for _, nothing in ipairs { json.null, '', ' ', '[]', '{}', json.array(), {} } do
+      local row = chat_row({ tools = nothing, history = nothing, id = nothing },
+        { tool_calls = nothing, name = nothing })
+      assert.same({}, open(write('empty.jsonl', { row }), chat).report.fields)
+    end
+    local data = open(write('null.jsonl', {
+      '{"messages":null,"prompt":null,"completion":null,"question":"a","answer":"b","text":null}',
+      '{"prompt":null,"question":"c","answer":"d","w":null}' }), plain, { weight_key = 'w' })
+    assert.same({ 'a[b][</s>]', 'c[d][</s>]' }, masks(data))
+    assert.equal(2, data.report.unweighted)
+    data = open(write('null.jsonl', { '{"instruction":"a","input":null,"output":"c"}' }), plain)
+    assert.same({ 'a[c][</s>]' }, masks(data))
+    refused('no known columns among prompt, response', open, write('null.jsonl', { '{"prompt":"a","response":null}' }),
+      plain)
+    refused('null.jsonl:1: column "input" is a number, not text', open,
+      write('null.jsonl', { { instruction = 'a', input = 5, output = 'c' } }), plain)
+  end)
+
+  it('are left out when told to, and so is what would be read', function()
+    local rows = { chat_row({ id = 1, tools = 'x' }, { name = 'n', weight = 3 }), chat_row(nil, { name = 'm' }) }
+    local path = write('ignore.jsonl', rows)
+    local data = open(path, chat, { ignore = { 'tools', 'name', 'weight' } })
+    assert.same({ '<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a][<|im_end|>]\n' }, { mask(data, 1) })
+    assert.matches('dataset: 1 row has "id", which is not used\ndataset: 1 row has "tools", 2 messages have "name", '
+      .. '1 message has "weight", which is ignored as asked\ndataset: ignore names "nmae", which nothing has\n',
+      said(path, folder, '{ ignore = { "tools", "name", "weight", "nmae" } }'))
+    data = open(write('alpaca.jsonl', { { instruction = 'a', input = 'b', output = 'c' } }), plain,
+      { ignore = { 'input' } })
+    assert.same({ 'a[c][</s>]' }, masks(data))
+    for _, wrong in ipairs { 'tools', 5, { 1 }, { { 'a' } } } do
+      refused('ignore is a list of names', open, path, chat, { ignore = wrong })
+    end
+    refused('ignore names "x", which is the weight_key', open, path, chat, { ignore = { 'x' }, weight_key = 'x' })
+  end)
+
+  it('say what a row without known columns has', function()
+    refused('no known columns among chosen, rejected: .*; nothing reads "chosen", "rejected"$', open,
+      write('form.jsonl', { { chosen = 'a', rejected = 'b' } }), plain)
+    refused('"messages" is a text, not a list', open, write('form.jsonl', { { messages = '[]', prompt = 'a' } }), chat)
+    refused('the turns of "conversations" have no "role" and "content"', open,
+      write('form.jsonl', { { conversations = { { from = 'human', value = 'a' } } } }), chat)
+    local path = write('form.jsonl', { { conversation = { { role = 'assistant', content = 'a' } } } })
+    refused('messages_key = "conversation" reads its messages', open, path, chat)
+    assert.equal(1, open(path, chat, { messages_key = 'conversation' }):count())
+    refused('message 1: no role; turns of "from" and "value" are not read', open,
+      write('form.jsonl', { { m = { { from = 'human', value = 'a' } } } }), chat, { messages_key = 'm' })
+    refused('column "prompt" is a list, not text', open,
+      write('form.jsonl', { { prompt = { { role = 'user', content = 'a' } }, completion = 'b' } }), plain)
   end)
 end)
 
@@ -191,6 +373,33 @@ describe('dataset: bad rows', function()
     assert.equal(6, #data.report.errors)
     assert.matches('bad.jsonl:3: empty answer$', data.report.errors[2])
     assert.matches('6 skipped with errors', tostring(data))
+  end)
+  it('are said: the first ten with place and reason, then how many there are of each reason', function()
+    local text = said(path, bare, '{ on_error = "skip" }')
+    assert.matches('dataset: 6 rows skipped:\ndataset:   [^\n]*bad.jsonl:2: column 16 [^\n]*\n'
+      .. 'dataset:   [^\n]*bad.jsonl:3: empty answer\ndataset:   [^\n]*bad.jsonl:4: column "answer" is missing\n', text)
+    assert.matches('bad.jsonl:7: column "answer" is null, not text\ndataset of 2 samples', text)
+    local rows = { { prompt = 'a', answer = 'b' } }
+    for i = 1, 8 do rows[#rows + 1] = ('{"prompt": "%s", '):format(('x'):rep(i)) end
+    for _ = 1, 5 do rows[#rows + 1] = { prompt = 'a', answer = '' } end
+    rows[#rows + 1] = '[2]'
+    text = said(write('many.jsonl', rows), bare, '{ on_error = "skip" }')
+    assert.matches('dataset: 14 rows skipped:\n', text)
+    assert.matches('many.jsonl:11: empty answer\ndataset: by reason:\ndataset:   8 rows: column 16 [^\n]*\n'
+      .. 'dataset:   5 rows: empty answer\ndataset:   1 row: a row is an object\ndataset of 1 samples', text)
+    assert.not_matches('many.jsonl:12', text)
+    local report = open(folder .. '/many.jsonl', plain, { on_error = 'skip' }).report
+    assert.equal(10, #report.errors)
+    assert.same({ { reason = 'empty answer', count = 5 }, { reason = 'a row is an object', count = 1 } },
+      { report.reasons[2], report.reasons[3] })
+    -- as many reasons as rows are not all kept
+    rows = { { messages = { { role = 'assistant', content = 'a' } } } }
+    for i = 1, 120 do
+      rows[#rows + 1] = { messages = { { role = ('x'):rep(i + 20), content = 'a' } } }
+    end
+    report = open(write('roles.jsonl', rows), chat, { on_error = 'skip' }).report
+    assert.equal(51, #report.reasons)
+    assert.same({ reason = 'other reasons', count = 70 }, report.reasons[1])
   end)
   it('in conversations: nothing supervised [all zeros]', function()
     local m = write('none.jsonl', { { messages = { { role = 'user', content = 'a' } } } })
@@ -291,6 +500,13 @@ describe('dataset: batches', function()
     new(samples { [20] = { prompt = 'abc', answer = 'answer 21' }, [21] = { prompt = 'abc', answer = 'answer 20' } })
     new(samples { [41] = { prompt = 'abc', answer = 'answer 41' } })
     new(samples(), { max_tokens = 9, over_long = 'truncate' })
+    -- the same answers, prompts of other weights
+    for _, weight in ipairs { 0, 1, 3 } do
+      local user, assistant = { role = 'user', content = 'q', weight = weight }, { role = 'assistant', content = 'a' }
+      local print = open(write('f.jsonl', { { messages = { user, assistant } } }), chat):fingerprint()
+      assert.is_nil(seen[print])
+      seen[print] = true
+    end
     -- the same tokens, cut elsewhere: texts in blocks
     new({ { text = ('x'):rep(60) } }, { max_tokens = 20 })
     new({ { text = ('x'):rep(60) } }, { max_tokens = 30 })

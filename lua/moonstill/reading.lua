@@ -1,0 +1,126 @@
+--- What became of the rows of a data set, and how that is said.
+
+local M = {}
+
+local FIRST = 10   -- skipped rows whose message is kept
+local REASONS = 50 -- reasons that are counted apart; a file may have a new one in each row
+
+--- @class ms_reading
+--- @field rows integer read
+--- @field dropped integer longer than max_tokens
+--- @field truncated integer cut
+--- @field skipped integer with errors
+--- @field errors string[] the first ten of those, with file and line
+--- @field reasons { reason: string, count: integer }[] all of them by reason, the most frequent
+---   first; a reason's numbers are those of its first row
+--- @field unweighted integer rows without the column of weights
+--- @field fields { what: string, name: string, count: integer, ignored: boolean }[] columns and
+---   fields of messages that were not used
+local methods = {}
+methods.__index = methods
+
+--- @return ms_reading
+function M.new()
+  return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0,
+    errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
+end
+
+-- Messages that differ in numbers and in what a parser stood before are of one reason.
+local function find_reason(self, message)
+  local key = message:gsub("near '.*", ''):gsub('%d+', '0')
+  if not self.of_reason[key] and #self.reasons >= REASONS then
+    key, message = '', 'other reasons'
+  end
+  local entry = self.of_reason[key]
+  if not entry then
+    entry = { reason = message, count = 0 }
+    self.of_reason[key], self.reasons[#self.reasons + 1] = entry, entry
+  end
+  return entry
+end
+
+--- Counts a row that is skipped.
+--- @param place string its file and line
+--- @param message string
+function methods:skip(place, message)
+  self.skipped = self.skipped + 1
+  if #self.errors < FIRST then self.errors[#self.errors + 1] = place .. ': ' .. message end
+  local entry = find_reason(self, message)
+  entry.count = entry.count + 1
+end
+
+--- Ends the reading.
+--- @param counted table what `fields:counted` gives
+function methods:finish(counted)
+  self.fields = counted
+  table.sort(self.reasons, function(a, b)
+    if a.count ~= b.count then return a.count > b.count end
+    return a.reason < b.reason
+  end)
+end
+
+--- "1 row", "2 rows".
+--- @param n integer
+--- @param what string
+--- @return string
+function M.counted(n, what)
+  if n == 1 then return '1 ' .. what end
+  return ('%d %s'):format(n, (what:gsub('^%a+', '%0s')))
+end
+
+-- A column of weights may have been forgotten.
+local function hint(entry)
+  local weights = entry.what == 'row' and entry.name == 'weight' and not entry.ignored
+  return weights and ' (weight_key = "weight" uses it)' or ''
+end
+
+local function add_fields(lines, list, ignored, words)
+  local parts = {}
+  for _, entry in ipairs(list) do
+    if entry.ignored == ignored then
+      parts[#parts + 1] = ('%s %s "%s"%s'):format(M.counted(entry.count, entry.what),
+        entry.count == 1 and 'has' or 'have', entry.name, hint(entry))
+    end
+  end
+  if #parts > 0 then lines[#lines + 1] = table.concat(parts, ', ') .. ', which is ' .. words end
+end
+
+-- Names to ignore that nothing had.
+local function add_idle(lines, list, ignore)
+  local seen = {}
+  for _, entry in ipairs(list) do seen[entry.name] = true end
+  for _, name in ipairs(ignore or {}) do
+    if not seen[name] then
+      lines[#lines + 1] = ('ignore names "%s", which nothing has'):format(name)
+    end
+  end
+end
+
+local function add_skipped(lines, self)
+  if self.skipped == 0 then return end
+  lines[#lines + 1] = M.counted(self.skipped, 'row') .. ' skipped:'
+  for _, message in ipairs(self.errors) do lines[#lines + 1] = '  ' .. message end
+  if self.skipped <= #self.errors then return end
+  lines[#lines + 1] = 'by reason:'
+  for _, entry in ipairs(self.reasons) do
+    lines[#lines + 1] = ('  %s: %s'):format(M.counted(entry.count, 'row'), entry.reason)
+  end
+end
+
+--- What has to be said of it, a line each.
+--- @param options table the data set's
+--- @return string[]
+function methods:lines(options)
+  local lines = {}
+  add_fields(lines, self.fields, false, 'not used')
+  add_fields(lines, self.fields, true, 'ignored as asked')
+  add_idle(lines, self.fields, options.ignore)
+  if self.unweighted > 0 then
+    lines[#lines + 1] = ('%s without "%s" (weight_key), whose weight is 1'):format(
+      M.counted(self.unweighted, 'row'), options.weight_key)
+  end
+  add_skipped(lines, self)
+  return lines
+end
+
+return M
