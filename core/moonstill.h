@@ -107,6 +107,10 @@ ms_status ms_dir_make(const char *path);               /* with parents; existing
 ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
 int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 folder */
+/* For a file that could not be read as what it should be: a sentence on what it is and what to do
+ * ("is compressed with gzip: decompress it first, .."), to stand after its path; NULL when nothing
+ * known is recognised. Pointer files, error pages, archives, other formats, encodings, downloads. */
+ms_status ms_file_guess(const char *path, char **text);
 
 /* Takes the file `path`, made when missing, for one holder in this or any process: *out is NULL when
  * there is another, whose process is *holder (0 when unknown). The kernel takes it back when the

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "file.h"
+#include "guess.h"
 #include "memory.h"
 
 ms_status ms_json_parse(const char *name, const char *text, size_t bytes, json_t **out) {
@@ -23,10 +24,12 @@ ms_status ms_json_read(const char *path, json_t **out) {
   char *text;
   size_t bytes;
   *out = NULL;
-  MS_TRY(ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes));
-  ms_status st = ms_json_parse(path, text, bytes, out);
+  ms_status st = ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes);
+  if (st != MS_OK) return ms_file_explain(path, st);
+  size_t mark = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* some editors' */
+  st = ms_json_parse(path, text + mark, bytes - mark, out);
   ms_free(text);
-  return st;
+  return ms_file_explain(path, st);
 }
 
 /* Numbers with 15 digits where that reads back as the same values ("1e-6"), else with 17. */

@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/log.h"
 #include "../base/memory.h"
@@ -149,13 +151,44 @@ static ms_status read_tensors(ms_safetensors *f, size_t start) {
   return MS_OK;
 }
 
+/* The file ends before what its own header says. */
+static ms_status cut_off(const ms_safetensors *f, size_t want, const char *inside) {
+  return MS_FAIL(MS_EIO,
+                 "%s: cut off inside %s: %zu bytes, its header makes it %zu; its download has not "
+                 "ended or a disk was full: get it again",
+                 f->path, inside, f->bytes, want);
+}
+
+/* Where the data of all tensors end, if they lie as they should. */
+static ms_status check_whole(const ms_safetensors *f, size_t start) {
+  const char *name, *first = NULL;
+  json_t *entry;
+  int64_t end = 0, room = (int64_t)(f->bytes - start), cut = INT64_MAX, sum = 0;
+  json_object_foreach(f->header, name, entry) {
+    const json_t *range = json_object_get(entry, "data_offsets");
+    int64_t from = json_integer_value(json_array_get(range, 0));
+    int64_t to = json_integer_value(json_array_get(range, 1));
+    if (from < 0 || to < from || __builtin_add_overflow(sum, to - from, &sum)) return MS_OK;
+    if (to > end) end = to;
+    if (to > room && from < cut) cut = from, first = name;
+  }
+  if (!first || sum != end) return MS_OK; /* whole, or wrong in another way */
+  char inside[200];
+  snprintf(inside, sizeof inside, "tensor '%.150s' (at byte %zu)", first, start + (size_t)cut);
+  return cut_off(f, start + (size_t)end, inside);
+}
+
 static ms_status read_header(ms_safetensors *f) {
   const unsigned char *p = f->map;
   uint64_t length = 0;
   char *name;
   for (int i = 0; i < PREFIX; i++) length |= (uint64_t)p[i] << 8 * i;
+  if (length <= MAX_HEADER && length > f->bytes - PREFIX && p[PREFIX] == '{')
+    return cut_off(f, PREFIX + (size_t)length, "its header");
   if (length > f->bytes - PREFIX || length > MAX_HEADER)
-    return MS_FAIL(MS_EIO, "%s: byte 0: a header of %llu bytes in a file of %zu (limit %d)",
+    return MS_FAIL(MS_EIO,
+                   "%s: no safetensors: byte 0: a header of %llu bytes in a file of %zu "
+                   "(limit %d)",
                    f->path, (unsigned long long)length, f->bytes, MAX_HEADER);
   MS_TRY(ms_text_format(&name, "%s: header (at byte %d)", f->path, PREFIX));
   ms_status st = ms_json_parse(name, (const char *)p + PREFIX, (size_t)length, &f->header);
@@ -164,6 +197,7 @@ static ms_status read_header(ms_safetensors *f) {
   if (!json_is_object(f->header))
     return MS_FAIL(MS_EIO, "%s: header (at byte %d): not a JSON object", f->path, PREFIX);
   MS_TRY(check_metadata(f));
+  MS_TRY(check_whole(f, PREFIX + (size_t)length));
   return read_tensors(f, PREFIX + (size_t)length);
 }
 
@@ -204,7 +238,7 @@ ms_status ms_safetensors_open(const char *path, ms_safetensors **out) {
   return MS_OK;
 fail:
   ms_safetensors_close(f);
-  return st;
+  return ms_file_explain(path, st);
 }
 
 void ms_safetensors_close(ms_safetensors *f) {

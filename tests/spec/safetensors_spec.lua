@@ -67,16 +67,19 @@ describe('safetensors', function()
 
   it('that are truncated are errors at any length', function()
     local file = folders.safetensors(folders.tiny_tensors())
-    for _, n in ipairs { 0, 1, 7 } do refuses(file:sub(1, n), 'too short') end
-    for _, n in ipairs { 8, 9, 100 } do refuses(file:sub(1, n), 'byte 0', 'header of') end
-    refuses(file:sub(1, -2), 'model.norm.weight', 'data_offsets', 'not inside')
+    refuses('', 'is empty')
+    for _, n in ipairs { 1, 7 } do refuses(file:sub(1, n), 'too short') end
+    refuses(file:sub(1, 8), 'byte 0', 'header of')
+    for _, n in ipairs { 9, 100 } do refuses(file:sub(1, n), 'cut off inside its header', n .. ' bytes') end
+    refuses(file:sub(1, -2), 'cut off', 'model.norm.weight', #file - 1 .. ' bytes', 'makes it ' .. #file)
   end)
 
   it('with an absurd header length are errors', function()
     local file = folders.safetensors(folders.tiny_tensors())
-    for _, length in ipairs { ('\255'):rep(8), '\0\0\0\0\0\0\0\128', folders.length(2 ^ 40), folders.length(#file) } do
+    for _, length in ipairs { ('\255'):rep(8), '\0\0\0\0\0\0\0\128', folders.length(2 ^ 40) } do
       refuses(length .. file:sub(9), 'byte 0')
     end
+    refuses(folders.length(#file) .. file:sub(9), 'cut off inside its header')
     refuses(folders.length(0) .. file:sub(9), 'header (at byte 8)')
     refuses(folders.length(2) .. '[]' .. ('x'):rep(10), 'not a JSON object')
     refuses(folders.length(10) .. ('['):rep(10), 'header (at byte 8)', 'line 1')
