@@ -99,7 +99,7 @@ static int begins(const file *f, size_t at, const char *word) {
 }
 
 static size_t skip_space(const file *f, size_t at) {
-  while (at < f->have && strchr(" \t\r\n", f->head[at])) at++;
+  while (at < f->have && memchr(" \t\r\n", f->head[at], 4)) at++;
   return at;
 }
 
