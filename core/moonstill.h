@@ -98,24 +98,37 @@ void ms_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t *word);
 
 /* ---- files ---- */
 
-/* Writes a file as a whole or not at all: a temporary beside it, fsync, rename. What processes that
- * are gone left of their own tries (PATH.PID.tmp) is removed first, as with folders that are saved. */
+/* Writes a file as a whole or not at all: made in a private folder beside it, fsync, rename. What
+ * processes that are gone left beside it of their own tries is removed first, as by ms_dir_clean. */
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes);
 ms_status ms_file_hash(const char *path, char **text); /* XXH3-128, 32 hexadecimal digits */
 ms_status ms_hash(const void *data, int64_t bytes, char **text); /* the same of memory */
+ms_status ms_unique(char **text);                      /* 32 hexadecimal digits nobody can guess */
 ms_status ms_dir_make(const char *path);               /* with parents; existing is fine */
 ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
 int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 folder */
+int ms_path_same(const char *a, const char *b);        /* 1: both are there, and one and the same */
 /* For a file that could not be read as what it should be: a sentence on what it is and what to do
  * ("is compressed with gzip: decompress it first, .."), to stand after its path; NULL when nothing
  * known is recognised. Pointer files, error pages, archives, other formats, encodings, downloads. */
 ms_status ms_file_guess(const char *path, char **text);
+/* Removes from a folder what processes that are gone left there of their writes, and nothing that is
+ * not proven to be that: folders .moonstill-*, each with a marker that its process had locked. */
+void ms_dir_clean(const char *path);
+/* Renames what is at `path` to the first of PATH.old, PATH.old.1, PATH.old.2 .. that is not there:
+ * *where, freed with ms_text_free. */
+ms_status ms_path_set_aside(const char *path, char **where);
 
 /* Takes the file `path`, made when missing, for one holder in this or any process: *out is NULL when
  * there is another, whose process is *holder (0 when unknown). The kernel takes it back when the
- * process ends, however it does. The file stays; it holds the process's number. */
+ * process ends, however it does. The file stays; it holds the process's number. A link, or a file with
+ * anything else in it, is refused. Where the file system has no locks that is a warning. */
 ms_status ms_lock_open(const char *path, ms_lock **out, int32_t *holder);
+/* Whether the lock still keeps others out: not once its file is removed or replaced. Then it is taken
+ * anew if nobody else has taken it. */
+enum { MS_LOCK_KEPT, MS_LOCK_ANEW, MS_LOCK_LOST };
+ms_status ms_lock_keep(ms_lock *lock, int32_t *kept, int32_t *holder);
 void ms_lock_close(ms_lock *lock);
 
 /* ---- devices and tensors ---- */
@@ -407,13 +420,16 @@ int64_t ms_optimizer_steps(const ms_optimizer *opt); /* updates made */
 ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment);
 
 /* A checkpoint is a folder: a model folder as above, optimizer.safetensors (moments, masters) and
- * state.json (`state`, with the sizes and hashes of the other files). It appears as a whole. */
+ * state.json (`state`, with the sizes and hashes of the other files, and its own). It appears as a
+ * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. */
 ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
                               const char *state);
 /* The newest complete checkpoint below `path`: *found is its folder, or NULL. */
 ms_status ms_checkpoint_find(const char *path, char **found);
 /* Puts weights and moments back, bit for bit, and returns the state's text. */
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state);
+/* Removes a checkpoint, damaged or not; one in which other files have been put is an error. */
+ms_status ms_checkpoint_remove(const char *path);
 /* cdef end */
 
 /* The text between the marks. */

@@ -135,7 +135,7 @@ local function train(work, name, model, data, plan, teacher, distil)
   end
   validate(plan.steps)
   run:finish()
-  entry.rate = tokens / seconds
+  entry.rate = seconds > 0 and tokens / seconds or nil
   return entry
 end
 

@@ -62,7 +62,8 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
   checkpoint = { every = 4, keep = 2 }, samples = 60,
-  shift = 0, wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2, nan_from = 0, nan_to = 0, slow = 0 }
+  shift = 0, rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0,
+  signal = 2, nan_from = 0, nan_to = 0, slow = 0 }
 
 ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
 
@@ -75,6 +76,7 @@ local function disturb(cfg, step)
   if step.number == cfg.unfit_at then step.run.state.mine = print end
   if cfg.slow > 0 then ffi.C.usleep(cfg.slow * 1000) end
   if step.number == cfg.kill_at then ffi.C.kill(ffi.C.getpid(), 9) end
+  if step.number == cfg.rob_at then os.execute((cfg.rob:gsub('%%', cfg.output))) end
   if step.number == cfg.interrupt_at then ffi.C.kill(ffi.C.getpid(), cfg.signal) end
 end
 

@@ -5,16 +5,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "log.h"
 #include "memory.h"
+#include "work.h"
 
 ms_status ms_file_read(const char *path, size_t limit, char **text, size_t *bytes) {
   struct stat info;
@@ -64,44 +64,11 @@ static ms_status write_all(int fd, const char *path, const char *data, int64_t b
   return MS_OK;
 }
 
-/* ---- what killed processes left ---- */
-
-/* After ".PID" of a process that is gone; NULL where that is not what stands there. */
-static const char *skip_dead(const char *s) {
-  char *end;
-  if (s[0] != '.' || s[1] < '1' || s[1] > '9') return NULL;
-  errno = 0;
-  long pid = strtol(s + 1, &end, 10);
-  if (errno || pid > INT_MAX || pid == getpid()) return NULL;
-  return kill((pid_t)pid, 0) && errno == ESRCH ? end : NULL;
-}
-
-/* Whether `s` is what follows the path in the name of a temporary (a checkpoint's is itself the
- * path of a model's: PATH.PID.tmp.PID.tmp), or with `old` of a folder that was replaced. */
-static int is_stale(const char *s, int old) {
-  do {
-    if (!(s = skip_dead(s))) return 0;
-    if (old && !strcmp(s, ".old")) return 1;
-    if (strncmp(s, ".tmp", 4)) return 0;
-    s += 4;
-  } while (*s);
-  return 1;
-}
-
-void ms_stale_remove(const char *path) {
-  char parent[PATH_MAX], full[2 * PATH_MAX];
-  const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-  size_t n = strlen(base);
-  snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-  DIR *dir = n ? opendir(parent) : NULL;
-  if (!dir) return;
-  for (struct dirent *e; (e = readdir(dir));) {
-    if (strncmp(e->d_name, base, n) || !is_stale(e->d_name + n, ms_path_kind(path))) continue;
-    snprintf(full, sizeof full, "%s/%s", parent, e->d_name);
-    if (ms_dir_remove(full) == MS_OK)
-      ms_log(MS_LOG_INFO, "%s: removed, left by a process that was killed", full);
-  }
-  closedir(dir);
+ms_lock_state ms_lock_take(int fd) {
+  int bad;
+  do bad = flock(fd, LOCK_EX | LOCK_NB);
+  while (bad && errno == EINTR);
+  return !bad ? MS_LOCK_TAKEN : errno == EWOULDBLOCK ? MS_LOCK_BUSY : MS_LOCK_NONE;
 }
 
 /* ---- writing ---- */
@@ -126,27 +93,39 @@ static ms_status check_replaceable(const char *path) {
   return MS_FAIL(MS_EIO, "%s: is there and is not a file: it is not replaced", path);
 }
 
-static ms_status replace_file(const char *path, const char *tmp, const void *data, int64_t bytes) {
-  int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
-  ms_status st = write_all(fd, path, data, bytes);
-  if (fsync(fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: fsync: %s", path, strerror(errno));
-  if (close(fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", path, strerror(errno));
-  if (st == MS_OK && rename(tmp, path))
-    st = MS_FAIL(MS_EIO, "%s: cannot replace: %s", path, strerror(errno));
-  if (st != MS_OK) unlink(tmp);
+int ms_file_open_new(const char *path) {
+  return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
+ms_status ms_file_create(const char *path, const char *name, const void *data, int64_t bytes) {
+  int fd = ms_file_open_new(path);
+  if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot create: %s", name, strerror(errno));
+  ms_status st = write_all(fd, name, data, bytes);
+  if (st == MS_OK && fsync(fd)) st = MS_FAIL(MS_EIO, "%s: fsync: %s", name, strerror(errno));
+  if (close(fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", name, strerror(errno));
+  if (st != MS_OK) unlink(path);
+  return st;
+}
+
+static ms_status replace_file(const ms_work *work, const void *data, int64_t bytes) {
+  char *tmp;
+  MS_TRY(ms_work_new(work, &tmp));
+  ms_status st = ms_file_create(tmp, work->path, data, bytes);
+  if (st == MS_OK && rename(tmp, work->path))
+    st = MS_FAIL(MS_EIO, "%s: cannot replace: %s", work->path, strerror(errno));
+  ms_text_free(tmp);
   return st;
 }
 
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
-  char *real, *tmp;
+  char *real;
+  ms_work work;
   MS_TRY(ms_path_resolve(path, strlen(path), &real));
   ms_status st = check_replaceable(real);
-  if (st == MS_OK) st = ms_text_format(&tmp, "%s.%ld.tmp", real, (long)getpid());
+  if (st == MS_OK) st = ms_work_begin(real, &work);
   if (st == MS_OK) {
-    ms_stale_remove(real);
-    st = replace_file(real, tmp, data, bytes);
-    ms_text_free(tmp);
+    st = replace_file(&work, data, bytes);
+    ms_work_end(&work);
   }
   ms_text_free(real);
   return st;
@@ -213,6 +192,45 @@ ms_status ms_dir_make(const char *path) {
   return st;
 }
 
+ms_status ms_path_parent(const char *path, char **out) {
+  const char *slash = strrchr(path, '/');
+  if (!slash) return ms_text_copy(".", 1, out);
+  return ms_text_copy(path, slash == path ? 1 : (size_t)(slash - path), out);
+}
+
+/* A rename that replaces nothing: EEXIST. */
+static int rename_new(const char *from, const char *to) {
+  struct stat info;
+  if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return -1; /* the file system cannot do it at once */
+  if (lstat(to, &info)) return rename(from, to);
+  errno = EEXIST;
+  return -1;
+}
+
+ms_status ms_path_rename_aside(const char *from, const char *to, char **where) {
+  MS_TRY(ms_text_format(where, "%s.old", to));
+  for (int i = 1; rename_new(from, *where); i++) {
+    ms_status st = MS_OK;
+    if (errno != EEXIST)
+      st = MS_FAIL(MS_EIO, "%s: cannot rename to %s: %s", from, *where, strerror(errno));
+    ms_text_free(*where);
+    *where = NULL;
+    MS_TRY(st);
+    MS_TRY(ms_text_format(where, "%s.old.%d", to, i));
+  }
+  return MS_OK;
+}
+
+ms_status ms_path_set_aside(const char *path, char **where) {
+  return ms_path_rename_aside(path, path, where);
+}
+
+int ms_path_same(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 ms_status ms_dir_list(const char *path, char **text) {
   struct dirent **entry = NULL;
   size_t room = 1;
@@ -233,7 +251,7 @@ ms_status ms_dir_list(const char *path, char **text) {
   return st;
 }
 
-static ms_status remove_at(int parent, const char *name, const char *path) {
+ms_status ms_remove_at(int parent, const char *name, const char *path) {
   if (!unlinkat(parent, name, 0) || errno == ENOENT) return MS_OK;
   if (errno != EISDIR && errno != EPERM)
     return MS_FAIL(MS_EIO, "%s: cannot remove: %s", path, strerror(errno));
@@ -242,11 +260,11 @@ static ms_status remove_at(int parent, const char *name, const char *path) {
   if (!dir) return MS_FAIL(MS_EIO, "%s: cannot open folder: %s", path, strerror(errno));
   ms_status st = MS_OK;
   for (struct dirent *e; st == MS_OK && (e = readdir(dir));)
-    if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) st = remove_at(fd, e->d_name, path);
+    if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) st = ms_remove_at(fd, e->d_name, path);
   closedir(dir);
   if (st == MS_OK && unlinkat(parent, name, AT_REMOVEDIR))
     st = MS_FAIL(MS_EIO, "%s: cannot remove folder: %s", path, strerror(errno));
   return st;
 }
 
-ms_status ms_dir_remove(const char *path) { return remove_at(AT_FDCWD, path, path); }
+ms_status ms_dir_remove(const char *path) { return ms_remove_at(AT_FDCWD, path, path); }

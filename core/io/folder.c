@@ -19,44 +19,38 @@ static size_t trimmed(const char *path) {
   return n;
 }
 
-/* The folder that holds `path`: "." for a bare name. */
-static ms_status parent_of(const char *path, char **out) {
-  const char *slash = strrchr(path, '/');
-  if (!slash) return ms_text_copy(".", 1, out);
-  return ms_text_copy(path, slash == path ? 1 : (size_t)(slash - path), out);
+static ms_status begin(const char *path, ms_folder *out) {
+  char *parent;
+  MS_TRY(ms_path_resolve(path, trimmed(path), &out->path));
+  MS_TRY(ms_path_parent(out->path, &parent));
+  ms_status st = ms_dir_make(parent);
+  ms_text_free(parent);
+  MS_TRY(st);
+  MS_TRY(ms_work_begin(out->path, &out->work));
+  MS_TRY(ms_work_new(&out->work, &out->tmp));
+  if (mkdir(out->tmp, 0777))
+    return MS_FAIL(MS_EIO, "%s: cannot make folder: %s", out->tmp, strerror(errno));
+  return MS_OK;
 }
 
 ms_status ms_folder_begin(const char *path, ms_folder *out) {
-  char *parent = NULL;
-  ms_status st;
   memset(out, 0, sizeof *out);
   MS_REQUIRE(path && *path, "folder: no path");
-  MS_TRY_OR(fail, ms_path_resolve(path, trimmed(path), &out->path));
-  MS_TRY_OR(fail, parent_of(out->path, &parent));
-  MS_TRY_OR(fail, ms_dir_make(parent));
-  ms_stale_remove(out->path);
-  MS_TRY_OR(fail, ms_text_format(&out->tmp, "%s.%ld.tmp", out->path, (long)getpid()));
-  int bad = mkdir(out->tmp, 0777);
-  if (bad && errno == EEXIST) { /* of a process that had our number and was killed */
-    MS_TRY_OR(fail, ms_dir_remove(out->tmp));
-    bad = mkdir(out->tmp, 0777);
-  }
-  if (bad) {
-    st = MS_FAIL(MS_EIO, "%s: cannot make folder: %s", out->tmp, strerror(errno));
-    goto fail;
-  }
-  ms_text_free(parent);
-  return MS_OK;
-fail:
-  ms_text_free(parent);
-  ms_text_free(out->path);
-  ms_text_free(out->tmp);
-  memset(out, 0, sizeof *out);
+  ms_status st = begin(path, out);
+  if (st != MS_OK) ms_folder_abort(out);
   return st;
 }
 
 ms_status ms_folder_file(const ms_folder *folder, const char *name, char **out) {
   return ms_text_format(out, "%s/%s", folder->tmp, name);
+}
+
+ms_status ms_folder_put(const ms_folder *folder, const char *name, const char *text) {
+  char *path;
+  MS_TRY(ms_folder_file(folder, name, &path));
+  ms_status st = ms_file_create(path, path, text, (int64_t)strlen(text));
+  ms_text_free(path);
+  return st;
 }
 
 static ms_status copy_bytes(int from, int to, const char *path) {
@@ -85,7 +79,7 @@ ms_status ms_folder_copy(const ms_folder *folder, const char *from, const char *
   ms_status st;
   MS_TRY(ms_folder_file(folder, name, &path));
   int a = open(from, O_RDONLY | O_CLOEXEC);
-  int b = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int b = ms_file_open_new(path);
   if (a < 0 || b < 0)
     st = MS_FAIL(MS_EIO, "%s: cannot copy to %s: %s", from, path, strerror(errno));
   else
@@ -122,48 +116,82 @@ static ms_status sync_folder(const char *path) {
   return st == MS_OK ? sync_path(path) : st;
 }
 
-/* Puts `tmp` at `path`; whatever was there is at `old` afterwards, which may be `tmp` itself. */
-static ms_status put_in_place(const ms_folder *f, char **old) {
-  MS_TRY(ms_text_format(old, "%s.%ld.old", f->path, (long)getpid()));
-  if (!ms_path_kind(f->path)) {
-    if (!rename(f->tmp, f->path)) return MS_OK;
-    return MS_FAIL(MS_EIO, "%s: cannot rename to %s: %s", f->tmp, f->path, strerror(errno));
+/* Puts `tmp` at `path`; what was there is in the work folder afterwards, at *was. */
+static ms_status put_in_place(const ms_folder *f, const char *old, const char **was) {
+  *was = NULL;
+  if (ms_path_kind(f->path)) {
+    if (!renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->path, RENAME_EXCHANGE)) {
+      *was = f->tmp;
+      return MS_OK;
+    }
+    if (rename(f->path, old))
+      return MS_FAIL(MS_EIO, "%s: cannot rename to %s: %s", f->path, old, strerror(errno));
+    *was = old;
   }
-  if (!renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->path, RENAME_EXCHANGE)) {
-    if (!rename(f->tmp, *old)) return MS_OK;
-    return MS_FAIL(MS_EIO, "%s: cannot rename to %s: %s", f->tmp, *old, strerror(errno));
-  }
-  if (rename(f->path, *old))
-    return MS_FAIL(MS_EIO, "%s: cannot rename to %s: %s", f->path, *old, strerror(errno));
   if (!rename(f->tmp, f->path)) return MS_OK;
   ms_status st = MS_FAIL(MS_EIO, "%s: cannot rename to %s: %s", f->tmp, f->path, strerror(errno));
-  if (rename(*old, f->path)) return MS_FAIL(MS_EIO, "%s: is now at %s", f->path, *old);
+  if (*was && rename(old, f->path)) return MS_FAIL(MS_EIO, "%s: is now at %s", f->path, old);
+  *was = NULL;
   return st;
 }
 
-ms_status ms_folder_commit(ms_folder *folder) {
-  char *old = NULL, *parent = NULL;
-  ms_status st;
-  MS_TRY_OR(end, sync_folder(folder->tmp));
-  MS_TRY_OR(end, parent_of(folder->path, &parent));
-  MS_TRY_OR(end, put_in_place(folder, &old));
-  MS_TRY_OR(end, sync_path(parent));
-  ms_log(MS_LOG_INFO, "%s: written", folder->path);
-  MS_TRY_OR(end, ms_dir_remove(old));
-end:
-  ms_text_free(old);
+/* What is at `at` is, or was, in the folder's place: it is kept under another name. */
+static ms_status put_aside(const ms_folder *f, const char *at) {
+  char *where;
+  ms_log(MS_LOG_WARNING, "what was there is kept: %s", ms_last_error());
+  MS_TRY(ms_path_rename_aside(at, f->path, &where));
+  ms_log(MS_LOG_WARNING, "%s: what was there is now %s", f->path, where);
+  ms_text_free(where);
+  return MS_OK;
+}
+
+/* It is looked at just before it is replaced, so that it can stay where memory has run out, and again
+ * where nobody can put anything into it any more. */
+static ms_status commit(ms_folder *folder, const char *old, ms_folder_is_ours is_ours) {
+  char *parent;
+  const char *was;
+  MS_TRY(sync_folder(folder->tmp));
+  MS_TRY(ms_path_parent(folder->path, &parent));
+  ms_status st = ms_path_kind(folder->path) ? is_ours(folder->path) : MS_OK;
+  if (st != MS_OK && st != MS_ENOMEM) st = put_aside(folder, folder->path);
+  if (st == MS_OK) st = put_in_place(folder, old, &was);
+  if (st == MS_OK && was && is_ours(was) != MS_OK) {
+    st = put_aside(folder, was);
+    if (st != MS_OK) ms_work_leave(&folder->work); /* where it stays, if nowhere else */
+  }
+  if (st == MS_OK) st = sync_path(parent);
   ms_text_free(parent);
+  return st;
+}
+
+ms_status ms_folder_commit(ms_folder *folder, ms_folder_is_ours is_ours) {
+  char *old;
+  ms_status st = ms_work_old(&folder->work, &old);
+  if (st == MS_OK) {
+    st = commit(folder, old, is_ours);
+    ms_text_free(old);
+  }
+  if (st == MS_OK) ms_log(MS_LOG_INFO, "%s: written", folder->path);
   ms_folder_abort(folder);
   return st;
 }
 
 void ms_folder_abort(ms_folder *folder) {
-  char message[2048];
-  if (folder->tmp) {
-    snprintf(message, sizeof message, "%s", ms_last_error());
-    if (ms_dir_remove(folder->tmp) != MS_OK) MS_FAIL(MS_EIO, "%s", message); /* the first stays */
-  }
+  ms_work_end(&folder->work);
   ms_text_free(folder->path);
   ms_text_free(folder->tmp);
   memset(folder, 0, sizeof *folder);
+}
+
+ms_status ms_folder_discard(const char *path) {
+  char *gone;
+  ms_work work;
+  MS_TRY(ms_work_begin(path, &work));
+  ms_status st = ms_work_new(&work, &gone);
+  if (st == MS_OK) {
+    if (rename(path, gone)) st = MS_FAIL(MS_EIO, "%s: cannot remove: %s", path, strerror(errno));
+    ms_text_free(gone);
+  }
+  ms_work_end(&work);
+  return st;
 }

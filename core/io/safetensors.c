@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../base/file.h"
 #include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/log.h"
@@ -431,7 +432,6 @@ static void sort_by_width(int32_t n, const ms_storing *tensor, const ms_storing 
 
 ms_status ms_safetensors_write(const char *path, int32_t tensors, const ms_storing *tensor,
                                const char *key, const char *value) {
-  char *tmp = NULL;
   void *order = NULL;
   writer w = {.path = path, .fd = -1};
   ms_status st = MS_OK;
@@ -439,21 +439,17 @@ ms_status ms_safetensors_write(const char *path, int32_t tensors, const ms_stori
     MS_REQUIRE(ms_dtype_size(tensor[i].dtype) && tensor[i].rank <= MS_MAX_RANK,
                "%s: tensor '%s': dtype %d, rank %d", path, tensor[i].name, tensor[i].dtype,
                tensor[i].rank);
-  MS_TRY_OR(end, ms_text_format(&tmp, "%s.%ld.tmp", path, (long)getpid()));
   MS_TRY_OR(end, ms_alloc((size_t)tensors * sizeof(void *), path, &order));
   sort_by_width(tensors, tensor, order);
-  w.fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  w.fd = ms_file_open_new(path);
   if (w.fd < 0) {
     st = MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
     goto end;
   }
   st = put_all(&w, tensors, order, key, value);
   if (close(w.fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", path, strerror(errno));
-  if (st == MS_OK && rename(tmp, path))
-    st = MS_FAIL(MS_EIO, "%s: cannot replace: %s", path, strerror(errno));
-  if (st != MS_OK) unlink(tmp);
+  if (st != MS_OK) unlink(path);
 end:
   ms_free(order);
-  ms_text_free(tmp);
   return st;
 }

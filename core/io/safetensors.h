@@ -53,9 +53,10 @@ typedef struct ms_storing {
   int64_t shape[MS_MAX_RANK];
 } ms_storing;
 
-/* Writes all of `tensor` to a temporary beside `path`, in order but those of wide elements first
- * (so that every tensor is aligned to its element), then fsync and rename. The header's metadata
- * is {"format": "pt"} and, where `key` is not NULL, {key: value}. */
+/* Writes all of `tensor` to a new file, in order but those of wide elements first (so that every
+ * tensor is aligned to its element), and flushes it. Nothing may be at `path`, and nothing stays
+ * there on failure: a file that has readers is made in a folder that has none (io/folder.h). The
+ * header's metadata is {"format": "pt"} and, where `key` is not NULL, {key: value}. */
 ms_status ms_safetensors_write(const char *path, int32_t tensors, const ms_storing *tensor,
                                const char *key, const char *value);
 

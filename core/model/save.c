@@ -133,14 +133,6 @@ static void shard_name(char name[48], int32_t i, int32_t shards) {
     snprintf(name, 48, "model-%05d-of-%05d.safetensors", i + 1, shards);
 }
 
-static ms_status put_text(const ms_folder *folder, const char *name, const char *text) {
-  char *path;
-  MS_TRY(ms_folder_file(folder, name, &path));
-  ms_status st = ms_file_write(path, text, (int64_t)strlen(text));
-  ms_text_free(path);
-  return st;
-}
-
 static ms_status put_index(const ms_folder *folder, const ms_model *m, const plan *p) {
   char name[48], *text;
   json_t *map = json_object();
@@ -154,7 +146,7 @@ static ms_status put_index(const ms_folder *folder, const ms_model *m, const pla
   ms_status st = bad || !json ? MS_FAIL(MS_ENOMEM, "model: no memory for an index")
                               : ms_json_text(json, 2, &text);
   if (st == MS_OK) {
-    st = put_text(folder, "model.safetensors.index.json", text);
+    st = ms_folder_put(folder, "model.safetensors.index.json", text);
     ms_text_free(text);
   }
   json_decref(json);
@@ -207,7 +199,7 @@ ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char 
              "model: cannot be saved as dtype %d", dtype);
   MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);
   MS_TRY(config_text(m, dtype, &text));
-  ms_status st = put_text(folder, "config.json", text);
+  ms_status st = ms_folder_put(folder, "config.json", text);
   ms_text_free(text);
   MS_TRY(st);
   MS_TRY(put_weights(folder, m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD));
@@ -278,7 +270,7 @@ ms_status ms_model_save(const ms_model *model, const char *path, const char *car
   MS_TRY(check_replace(path));
   MS_TRY(ms_folder_begin(path, &folder));
   ms_status st = ms_model_write(model, &folder, carry, dtype, shard_bytes);
-  if (st == MS_OK) return ms_folder_commit(&folder);
+  if (st == MS_OK) return ms_folder_commit(&folder, check_replace);
   ms_folder_abort(&folder);
   return st;
 }

@@ -1,13 +1,15 @@
 /* checkpoint.c - everything a run needs to go on, as one folder that is complete or not there.
  *
  * state.json is written last and lists every other file with its size and hash; a folder whose
- * files are not what the list says was damaged after it was written, and is passed over. */
+ * files are not what the list says was damaged after it was written, and is passed over. Its own
+ * hash is its first entry: of the text that it is without that entry. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../base/file.h"
 #include "../base/json.h"
 #include "../base/log.h"
 #include "../base/memory.h"
@@ -17,7 +19,7 @@
 
 #define STATE "state.json"
 #define OPTIMIZER "optimizer.safetensors"
-enum { VERSION = 1 };
+enum { VERSION = 2, HASH = 32 };
 
 /* ---- the optimiser's file: first.NAME, second.NAME, and for bf16 models master.NAME ---- */
 
@@ -156,24 +158,76 @@ static ms_status describe_folder(const char *folder, json_t *files) {
   return st;
 }
 
-static ms_status write_state(const char *folder, const char *path, const char *state) {
+/* What stands before and after the hash at the beginning of the file. */
+#define BEFORE "{\n  \"xxh3\": \""
+#define AFTER "\","
+enum { BARE = sizeof BEFORE - 1 + HASH + sizeof AFTER - 2 }; /* where the text without it begins */
+
+/* `text` is an object, "{...": what stands after its brace follows the new first entry. */
+static ms_status add_own_hash(const char *text, char **out) {
+  char *hash;
+  MS_TRY(ms_hash(text, (int64_t)strlen(text), &hash));
+  ms_status st = ms_text_format(out, BEFORE "%s" AFTER "%s", hash, text + 1);
+  ms_text_free(hash);
+  return st;
+}
+
+static ms_status write_state(const ms_folder *folder, const char *state) {
   json_t *value = NULL, *files = json_object(), *all = NULL;
-  char *text = NULL;
+  char *bare = NULL, *text = NULL;
   ms_status st;
   MS_TRY_OR(end, ms_json_parse("the run's state", state, strlen(state), &value));
-  MS_TRY_OR(end, describe_folder(folder, files));
+  MS_TRY_OR(end, describe_folder(folder->tmp, files));
   all = json_pack("{s:i, s:O, s:O}", "version", VERSION, "state", value, "files", files);
   if (!all) {
-    st = MS_FAIL(MS_ENOMEM, "%s: no memory", path);
+    st = MS_FAIL(MS_ENOMEM, "%s: no memory for " STATE, folder->path);
     goto end;
   }
-  MS_TRY_OR(end, ms_json_text(all, 2, &text));
-  st = ms_file_write(path, text, (int64_t)strlen(text));
+  MS_TRY_OR(end, ms_json_text(all, 2, &bare));
+  MS_TRY_OR(end, add_own_hash(bare, &text));
+  st = ms_folder_put(folder, STATE, text);
 end:
   ms_text_free(text);
+  ms_text_free(bare);
   json_decref(all);
   json_decref(files);
   json_decref(value);
+  return st;
+}
+
+/* Compares the hash at the beginning with the rest of the text, to which its brace is given back. */
+static ms_status check_own_hash(const char *path, char *text, size_t bytes) {
+  const char *want = text + strlen(BEFORE), *after = want + HASH;
+  char *hash;
+  if (bytes <= BARE || memcmp(text, BEFORE, strlen(BEFORE)) || memcmp(after, AFTER, strlen(AFTER)))
+    return MS_FAIL(MS_EIO, "%s: no checkpoint of version %d", path, VERSION);
+  text[BARE] = '{';
+  MS_TRY(ms_hash(text + BARE, (int64_t)bytes - BARE, &hash));
+  ms_status st = MS_OK;
+  if (memcmp(hash, want, HASH))
+    st = MS_FAIL(MS_EIO, "%s: is not what was written (hash %s, not %.*s)", path, hash, HASH, want);
+  ms_text_free(hash);
+  return st;
+}
+
+/* Reads state.json, which is as it was written. */
+static ms_status read_state(const char *folder, json_t **out) {
+  char *path, *text = NULL;
+  size_t bytes;
+  *out = NULL;
+  MS_TRY(ms_text_format(&path, "%s/" STATE, folder));
+  ms_status st = ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes);
+  if (st == MS_OK) st = check_own_hash(path, text, bytes);
+  if (st == MS_OK) st = ms_json_parse(path, text + BARE, bytes - BARE, out);
+  if (st == MS_OK &&
+      (json_integer_value(json_object_get(*out, "version")) != VERSION ||
+       !json_is_object(json_object_get(*out, "files")) || !json_object_get(*out, "state"))) {
+    st = MS_FAIL(MS_EIO, "%s: no checkpoint of version %d", path, VERSION);
+    json_decref(*out);
+    *out = NULL;
+  }
+  ms_free(text);
+  ms_text_free(path);
   return st;
 }
 
@@ -200,49 +254,70 @@ static ms_status check_file(const char *folder, const char *name, const json_t *
 
 /* Reads state.json and compares every file it lists. */
 static ms_status open_state(const char *folder, json_t **out) {
-  char *path;
   const char *name;
   json_t *entry;
-  MS_TRY(ms_text_format(&path, "%s/" STATE, folder));
-  ms_status st = ms_json_read(path, out);
-  if (st != MS_OK) goto end;
+  MS_TRY(read_state(folder, out));
+  ms_status st = MS_OK;
   json_t *files = json_object_get(*out, "files");
-  if (json_integer_value(json_object_get(*out, "version")) != VERSION || !json_is_object(files) ||
-      !json_object_get(*out, "state"))
-    st = MS_FAIL(MS_EIO, "%s: no checkpoint of version %d", path, VERSION);
-  if (st == MS_OK) json_object_foreach(files, name, entry) {
-      st = check_file(folder, name, entry);
-      if (st != MS_OK) break;
-    }
+  json_object_foreach(files, name, entry) {
+    st = check_file(folder, name, entry);
+    if (st != MS_OK) break;
+  }
   if (st == MS_OK &&
       (!json_object_get(files, "model.safetensors") || !json_object_get(files, OPTIMIZER)))
-    st = MS_FAIL(MS_EIO, "%s: lists no weights or no moments", path);
+    st = MS_FAIL(MS_EIO, "%s: lists no weights or no moments", folder);
   if (st != MS_OK) {
     json_decref(*out);
     *out = NULL;
   }
-end:
+  return st;
+}
+
+/* A name in the folder of a checkpoint: a file that state.json lists, or that itself. */
+static ms_status check_listed(const char *folder, const char *name, const json_t *files) {
+  char *path;
+  struct stat info;
+  MS_TRY(ms_text_format(&path, "%s/%s", folder, name));
+  ms_status st = MS_OK;
+  if (strcmp(name, STATE) && !json_object_get(files, name))
+    st = MS_FAIL(MS_EINVAL, "%s: holds '%s', which is no part of the checkpoint", folder, name);
+  else if (!lstat(path, &info) && S_ISDIR(info.st_mode))
+    st = MS_FAIL(MS_EINVAL, "%s: '%s' is a folder", folder, name);
   ms_text_free(path);
   return st;
 }
 
-/* ---- the three calls ---- */
+/* Whether a folder is a checkpoint, in which nothing else has been put; its files may be damaged, or
+ * missing, but for state.json. */
+static ms_status check_ours(const char *folder) {
+  json_t *state;
+  char *names;
+  struct stat info;
+  if (lstat(folder, &info) || !S_ISDIR(info.st_mode))
+    return MS_FAIL(MS_EINVAL, "%s: is no folder", folder);
+  MS_TRY(read_state(folder, &state));
+  ms_status st = ms_dir_list(folder, &names);
+  if (st == MS_OK) {
+    for (char *name = names, *end; st == MS_OK && (end = strchr(name, '\n')); name = end + 1) {
+      *end = 0;
+      st = check_listed(folder, name, json_object_get(state, "files"));
+    }
+    ms_text_free(names);
+  }
+  json_decref(state);
+  return st;
+}
 
-/* Fills the folder's temporary: model first, which wants to make its folder itself. */
+/* ---- the calls ---- */
+
 static ms_status fill(const ms_folder *folder, const ms_model *model, const ms_optimizer *opt,
                       const char *state) {
-  char *path = NULL;
-  ms_status st;
-  MS_TRY(ms_dir_remove(folder->tmp));
-  MS_TRY(ms_model_save(model, folder->tmp, NULL, -1, INT64_MAX));
-  MS_TRY_OR(end, ms_folder_file(folder, OPTIMIZER, &path));
-  MS_TRY_OR(end, write_optimizer(opt, path));
+  char *path;
+  MS_TRY(ms_model_write(model, folder, NULL, -1, INT64_MAX));
+  MS_TRY(ms_folder_file(folder, OPTIMIZER, &path));
+  ms_status st = write_optimizer(opt, path);
   ms_text_free(path);
-  MS_TRY_OR(end, ms_folder_file(folder, STATE, &path));
-  st = write_state(folder->tmp, path, state);
-end:
-  ms_text_free(path);
-  return st;
+  return st == MS_OK ? write_state(folder, state) : st;
 }
 
 ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
@@ -252,7 +327,7 @@ ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   MS_TRY(ms_folder_begin(path, &folder));
   ms_status st = fill(&folder, model, opt, state);
-  if (st == MS_OK) return ms_folder_commit(&folder);
+  if (st == MS_OK) return ms_folder_commit(&folder, check_ours);
   ms_folder_abort(&folder);
   return st;
 }
@@ -335,4 +410,9 @@ end:
   ms_text_free(weights);
   json_decref(all);
   return st;
+}
+
+ms_status ms_checkpoint_remove(const char *path) {
+  MS_TRY(check_ours(path));
+  return ms_folder_discard(path);
 }

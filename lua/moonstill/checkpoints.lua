@@ -11,45 +11,66 @@ local text = require 'moonstill.text'
 
 local M = {}
 
--- Folders of checkpoints and what a kill left of them, oldest first.
+local out = ffi.new 'char *[1]' -- scratch, read at once
+
+-- The steps of which there are checkpoints, oldest first.
 local function list_checkpoints(path)
-  local steps, rest = {}, {}
-  if C.ms_path_kind(path) ~= 2 then return steps, rest end
-  local out = ffi.new 'char *[1]'
+  local steps = {}
+  if C.ms_path_kind(path) ~= 2 then return steps end
   check(C.ms_dir_list(path, out))
   for name in text(out[0]):gmatch '[^\n]+' do
-    if name:find '^step%-%d+$' then
-      steps[#steps + 1] = tonumber(name:match '%d+')
-    elseif name:find '^step%-%d+%.' then -- step-7.PID.tmp, and the model's temporary beside it
-      rest[#rest + 1] = name
-    end
+    local digits = name:match '^step%-(%d+)$'
+    if digits then steps[#steps + 1] = tonumber(digits) end
   end
   table.sort(steps)
-  return steps, rest
+  return steps
 end
 
-local function rename(from, to)
-  local ok, why = os.rename(from, to)
-  if not ok then error(why, 0) end
+-- Whether a checkpoint is this run's own: its state has the run's `id`, which no other run has.
+local function is_own(run, path)
+  local ok, all = pcall(json.read, path .. '/state.json')
+  return ok and type(all) == 'table' and type(all.state) == 'table' and all.state.id == run.id
 end
 
--- Renamed before it is removed: what a kill leaves half removed must not look like a checkpoint.
-local function remove_checkpoint(path)
-  local old = path .. '.0.old'
-  rename(path, old)
-  check(C.ms_dir_remove(old))
+-- What is said once for each path.
+local function note(run, path, why)
+  run.noted = run.noted or {}
+  if run.noted[path] then return end
+  run.noted[path] = true
+  run:say(('note: %s is kept: %s'):format(path, why))
 end
 
---- Removes all but the last `run.keep` checkpoints, and at least one is kept.
+--- Removes all but the last `run.keep` checkpoints of the run's own, and at least one is kept. What
+--- cannot be removed, or is not the run's, stays, and is said.
 function M.prune(run)
-  local steps = list_checkpoints(run.checkpoints)
-  for i = 1, #steps - math.max(1, run.keep) do remove_checkpoint(run:checkpoint_path(steps[i])) end
+  local own = {}
+  for _, step in ipairs(list_checkpoints(run.checkpoints)) do
+    local path = run:checkpoint_path(step)
+    if is_own(run, path) then
+      own[#own + 1] = path
+    else
+      note(run, path, 'it is no checkpoint of this run')
+    end
+  end
+  for i = 1, #own - math.max(1, run.keep) do
+    local ok, why = pcall(check, C.ms_checkpoint_remove(own[i]), check.NOWHERE)
+    if not ok then note(run, own[i], tostring(why)) end
+  end
 end
 
---- Removes what killed processes left of checkpoints that they were writing.
-function M.clean(run)
-  local _, rest = list_checkpoints(run.checkpoints)
-  for _, name in ipairs(rest) do check(C.ms_dir_remove(run.checkpoints .. '/' .. name)) end
+--- Removes what killed processes left of checkpoints that they were writing or removing.
+function M.clean(run) C.ms_dir_clean(run.checkpoints) end
+
+--- Gives a run an identity, by which its checkpoints are known: that of those it goes on from, if
+--- they are in its own folder, otherwise a new one.
+local function identify(run, saved, path)
+  local own = saved and C.ms_path_same(path .. '/..', run.checkpoints) ~= 0
+  if own and type(saved.id) == 'string' then
+    run.id = saved.id
+  else
+    check(C.ms_unique(out))
+    run.id = text(out[0])
+  end
 end
 
 -- what a checkpoint holds of the run -------------------------------------------------------------
@@ -87,7 +108,7 @@ end
 --- @return string, string? # nil where nothing is
 function M.encode(run)
   local unfit = drop_unfit(run.state)
-  return json.encode { run = run.state, config = run.cfg, epoch_steps = #run.plan,
+  return json.encode { id = run.id, run = run.state, config = run.cfg, epoch_steps = #run.plan,
     data = run.fingerprint }, unfit
 end
 
@@ -160,6 +181,7 @@ local function resume_from(run, path, named)
       .. 'become tokens, have changed. The old data goes on from here; resume=false begins anew')
       :format(path, saved.data, run.fingerprint), 0)
   end
+  identify(run, saved, path)
   local state = saved.run
   state.total = run.state.total
   run.state, run.saved = state, state.step
@@ -168,28 +190,26 @@ local function resume_from(run, path, named)
     state.step > state.total and ': it has more steps than were asked for' or ''))
 end
 
-local function set_aside(run)
+local function set_aside(path)
+  check(C.ms_path_set_aside(path, out))
+  return text(out[0])
+end
+
+local function set_all_aside(run)
   for _, name in ipairs { 'checkpoints', 'metrics.jsonl' } do
     local path = run.output .. '/' .. name
     if C.ms_path_kind(path) ~= 0 then
-      check(C.ms_dir_remove(path .. '.old'))
-      rename(path, path .. '.old')
-      run:say(('resume=false: what was in %s is now in %s.old'):format(path, path))
+      run:say(('resume=false: what was in %s is now in %s'):format(path, set_aside(path)))
     end
   end
 end
 
 -- Checkpoints after the one that a run was told to go on from are of another future.
 local function set_later_aside(run)
-  local steps = list_checkpoints(run.checkpoints)
-  for _, step in ipairs(steps) do
+  for _, step in ipairs(list_checkpoints(run.checkpoints)) do
     if step > run.state.step then
       local path = run:checkpoint_path(step)
-      local aside = ('%s.old/step-%08d'):format(run.checkpoints, step)
-      check(C.ms_dir_make(run.checkpoints .. '.old'))
-      check(C.ms_dir_remove(aside))
-      rename(path, aside)
-      run:say(('%s is now %s'):format(path, aside))
+      run:say(('%s is now %s'):format(path, set_aside(path)))
     end
   end
 end
@@ -199,7 +219,8 @@ end
 function M.resume(run)
   local wanted = run.cfg.resume
   if wanted == nil then wanted = 'auto' end
-  if wanted == false then return set_aside(run) end
+  identify(run)
+  if wanted == false then return set_all_aside(run) end
   local path = wanted
   if wanted == true or wanted == 'auto' then path = optimizer.find(run.checkpoints) end
   if not path then

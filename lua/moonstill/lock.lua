@@ -9,6 +9,7 @@ local M = {}
 
 local out = ffi.new 'ms_lock *[1]' -- scratch, read at once
 local holder = ffi.new 'int32_t[1]'
+local kept = ffi.new 'int32_t[1]'
 
 --- @class ms_lock
 local methods = {}
@@ -21,6 +22,19 @@ function methods:close()
   end
 end
 methods.free = methods.close
+
+local STATES = { [C.MS_LOCK_KEPT] = 'kept', [C.MS_LOCK_ANEW] = 'anew', [C.MS_LOCK_LOST] = 'lost' }
+
+--- Whether the lock still keeps others out. It does not once its file is removed or replaced: then
+--- it is taken anew, unless another holder was quicker.
+--- @return '"kept"'|'"anew"'|'"lost"'
+--- @return integer? the other holder's process, 0 when unknown
+function methods:keep()
+  if self.p == nil then error('lock: used after close', 2) end
+  check(C.ms_lock_keep(self.p, kept, holder))
+  local state = STATES[kept[0]]
+  return state, state == 'lost' and holder[0] or nil
+end
 
 local handle = ffi.metatype('struct { ms_lock *p; }', {
   __index = methods,

@@ -1,8 +1,9 @@
 --- metrics.jsonl: a line of JSON for each step and each validation, in order of steps.
 ---
---- Lines are flushed as they are written. A run that goes on from a checkpoint cuts the file back
---- to that checkpoint's step, so that each step occurs once; what was measured after that step, and
---- is measured again with the same result, keeps its one line.
+--- A line is there as soon as it is written; the file is opened for each, so that one which was
+--- removed is made anew, and one that replaced it goes on. A run that goes on from a checkpoint cuts
+--- the file back to that checkpoint's step, so that each step occurs once; what was measured after
+--- that step, and is measured again with the same result, keeps its one line.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
@@ -30,19 +31,26 @@ end
 
 local methods = {}
 
+local function append(path, line)
+  local file, why = io.open(path, 'ab')
+  if not file then return nil, why end
+  local ok
+  ok, why = file:write(line)
+  local closed, late = file:close() -- which writes what is left in its buffer
+  if ok and closed then return true end
+  return nil, ('%s: cannot write: %s'):format(path, tostring(not ok and why or late))
+end
+
 --- Appends a line.
 --- @param entry table with its `step`; numbers that JSON has not (NaN, infinity) become null
 function methods:write(entry)
   local line = json.encode(entry, ORDER)
   if self.there[line] then return end
-  local ok, why = self.file:write(line, '\n')
-  if ok then ok, why = self.file:flush() end
-  if not ok then error(('%s: cannot write: %s'):format(self.path, tostring(why)), 2) end
-end
-
-function methods:close()
-  if self.file then self.file:close() end
-  self.file = nil
+  if C.ms_path_kind(self.path) == 0 then
+    self.say(('note: %s was removed: it begins anew with step %d'):format(self.path, entry.step))
+  end
+  local ok, why = append(self.path, line .. '\n')
+  if not ok then error(why, 2) end
 end
 
 local class = { __index = methods }
@@ -57,11 +65,12 @@ end
 --- Opens a file for a run that has `step` steps behind it.
 --- @param path string
 --- @param step integer
-function M.open(path, step)
+--- @param say fun(line: string) told what is worth a line
+function M.open(path, step, say)
   local there = C.ms_path_kind(path) ~= 0 and cut_back(path, step) or {}
-  local file, why = io.open(path, 'ab')
-  if not file then error(why, 2) end
-  return setmetatable({ path = path, file = file, there = there }, class)
+  local ok, why = append(path, '')
+  if not ok then error(why, 2) end
+  return setmetatable({ path = path, there = there, say = say }, class)
 end
 
 return M

@@ -127,12 +127,47 @@ function methods:steps()
   return next_step, self
 end
 
+-- nil when the clock has not moved.
+local function tokens_per_second(step)
+  return step.seconds > 0 and step.tokens / step.seconds or nil
+end
+
 local function describe(step)
   local parts = { ('loss %.4f = %s'):format(step.loss, step.tally:describe()) }
   parts[#parts + 1] = ('lr %.2e'):format(step.lr)
   parts[#parts + 1] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
-  parts[#parts + 1] = ('%.0f tok/s'):format(step.tokens / step.seconds)
+  local rate = tokens_per_second(step)
+  parts[#parts + 1] = rate and ('%.0f tok/s'):format(rate)
   return table.concat(parts, '  ')
+end
+
+local function process_text(process)
+  return process > 0 and (' (process %d)'):format(process) or ''
+end
+
+--- Makes sure that the folder still is the run's own. Once run.lock is removed, another run can take
+--- it: two would write into it, so this one ends, and leaves the folder to the other.
+function methods:hold()
+  if C.ms_path_kind(self.output) == 0 then
+    self:say(('note: %s was removed: it begins anew'):format(self.output))
+    check(C.ms_dir_make(self.output))
+  end
+  local state, process = self.lock:keep()
+  if state == 'anew' then
+    self:say(('note: %s/run.lock was removed or replaced: it is taken again'):format(self.output))
+  elseif state == 'lost' then
+    local step = self.state.step
+    self:close()
+    leave(1, ('run: %s/run.lock was removed, and another run%s has taken the folder: this one ends '
+      .. 'in step %d and leaves it to that'):format(self.output, process_text(process), step))
+  end
+end
+
+--- Appends a line to metrics.jsonl.
+--- @param entry table
+function methods:record(entry)
+  self:hold()
+  self.metrics:write(entry)
 end
 
 --- A step's line of metrics, and of progress.
@@ -141,9 +176,9 @@ function methods:report(step)
   local entry = { step = state.step, kind = 'train', loss = metrics.number(step.loss),
     epoch = state.epoch + state.index / #self.plan, terms = step.tally:entry(),
     grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
-    seconds = step.seconds, tokens_per_second = step.tokens / step.seconds }
+    seconds = step.seconds, tokens_per_second = tokens_per_second(step) }
   for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
-  self.metrics:write(entry)
+  self:record(entry)
   if not self.activations then -- known once a step was run
     self.activations = self.student:info().memory.activations
     self:say('activations: ' .. progress.bytes(self.activations))
@@ -163,6 +198,7 @@ function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.check
 function methods:checkpoint()
   local state = self.state
   if self.saved == state.step then return end
+  self:hold()
   local all, unfit = checkpoints.encode(self)
   self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
   self.saved = state.step
@@ -224,7 +260,7 @@ local function take_lock(run, level)
   run.lock = held
   if held then return end
   error(('run.open: another run is in the folder %s%s: wait for its end, or give another output')
-    :format(run.output, process > 0 and (' (process %d)'):format(process) or ''), level + 1)
+    :format(run.output, process_text(process)), level + 1)
 end
 
 -- Everything that can fail once the folder is the run's.
@@ -236,7 +272,8 @@ local function start(run)
   checkpoints.resume(run)
   check(C.ms_dir_make(run.checkpoints))
   run:plan_epoch(run.state.epoch)
-  run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step)
+  run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step,
+    function(line) run:say(line) end)
   finished.look(run)
   if not run.finished then run:say(memory_line(run)) end
 end
@@ -284,7 +321,6 @@ function methods:close()
   if not self.lock then return end
   steps.drop_batches(self.step)
   self.progress:finish()
-  if self.metrics then self.metrics:close() end
   if self.optimizer then self.optimizer:free() end
   self.lock:close()
   self.optimizer, self.lock = nil, nil
@@ -298,6 +334,7 @@ function methods:finish()
   steps.check_closed(self.step, 2)
   if not self.finished then
     self:checkpoint()
+    self:hold()
     self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)
     finished.write(self)
     self:say(('the student is saved in %s after %d steps, %s tokens%s'):format(

@@ -30,11 +30,10 @@ function M.config(vocab, width, layers)
 end
 
 local function make_model(path, vocabulary, width, layers, seed)
-  bpe.write(path .. '.tokenizer', vocabulary, CONTEXT)
   local m = model.create(M.config(bpe.size(vocabulary), width, layers), seed, { dtype = 'f32' })
-  m:save(path, { carry = path .. '.tokenizer' })
+  m:save(path)
   m:free()
-  check(C.ms_dir_remove(path .. '.tokenizer'))
+  bpe.write(path, vocabulary, CONTEXT)
 end
 
 local FOLDER = 'out/smoke'

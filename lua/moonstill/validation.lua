@@ -96,7 +96,7 @@ function M.validate(run, options)
   keep_validation(run, options, key, result)
   local both = ce.value + (kl and kl.value or 0)
   run.state.validation = both - both == 0 and result or nil -- a checkpoint holds finite numbers
-  run.metrics:write { step = run.state.step, kind = 'validation', loss = metrics.number(ce.value),
+  run:record { step = run.state.step, kind = 'validation', loss = metrics.number(ce.value),
     terms = sums:entry() }
   local line = ('validation after step %d: loss %.4f, top-1 %.1f %%'):format(run.state.step,
     ce.value, 100 * ce.agree)

@@ -6,7 +6,7 @@
 #include "core/io/safetensors.h"
 #include "test.h"
 
-static const char path[] = "safetensors-test.tmp";
+static const char path[] = "safetensors-test.tmp", link_path[] = "safetensors-test.link";
 static ms_device *dev;
 
 static const float floats[] = {1, -2, 0.5f};
@@ -63,7 +63,16 @@ static void refused(void) {
                         {"a", dev, floats, MS_F32, MS_F32, 1, {3}}};
   ms_storing bad_name[] = {{"a\xff", dev, floats, MS_F32, MS_F32, 1, {3}}};
   ms_storing bad_type[] = {{"a", dev, floats, MS_F32, 9, 1, {3}}};
-  TEST("what cannot be read again is not written, and the old file stays");
+  TEST("nothing is written over, not even through a link");
+  CHECK(ms_safetensors_write(path, 1, twice, NULL, NULL) == MS_EIO);
+  CHECK(!symlink("no-such-file", link_path));
+  CHECK(ms_safetensors_write(link_path, 1, twice, NULL, NULL) == MS_EIO);
+  CHECK(!unlink(link_path) && access("no-such-file", F_OK));
+  ms_safetensors *f;
+  CHECK(ms_safetensors_open(path, &f) == MS_OK && f && f->tensors == 6);
+  ms_safetensors_close(f);
+  TEST("what cannot be read again is not written");
+  unlink(path);
   CHECK(ms_safetensors_write(path, 2, twice, NULL, NULL) == MS_EINVAL);
   CHECK(strstr(ms_last_error(), "'a' given twice"));
   CHECK(ms_safetensors_write(path, 1, bad_name, NULL, NULL) == MS_EINVAL);
@@ -72,12 +81,7 @@ static void refused(void) {
   ms_storing too_large[] = {{"a", dev, huge, MS_F32, MS_F16, 1, {2}}};
   CHECK(ms_safetensors_write(path, 1, too_large, NULL, NULL) == MS_EINVAL);
   CHECK(strstr(ms_last_error(), "f16 cannot hold"));
-  char tmp[80];
-  snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid());
-  CHECK(access(tmp, F_OK) != 0);
-  ms_safetensors *f;
-  CHECK(ms_safetensors_open(path, &f) == MS_OK && f && f->tensors == 6);
-  ms_safetensors_close(f);
+  CHECK(access(path, F_OK) != 0);
   ms_safetensors_close(NULL);
   CHECK(ms_safetensors_write("no-such-folder/x", 1, twice, NULL, NULL) == MS_EIO);
 }

@@ -157,6 +157,70 @@ describe('checkpoints', function()
     end)
   end)
 
+  it('notice every bit that is another in state.json', function()
+    ms.scope(function(own)
+      local path = tools.folder() .. '/step-1'
+      local model, optimizer = pair(own)
+      optimizer:write(path, model, '{"a":1}')
+      local whole = tools.read(path .. '/state.json')
+      for i = 1, #whole do
+        local changed = bit.bxor(whole:byte(i), bit.lshift(1, i % 8))
+        tools.write(path .. '/state.json', whole:sub(1, i - 1) .. string.char(changed) .. whole:sub(i + 1))
+        local ok, why = pcall(optimizer.read, optimizer, path, model)
+        assert.is_false(ok, 'byte ' .. i)
+        assert.truthy(why:find('state.json: is not what was written', 1, true)
+          or why:find('state.json: no checkpoint of version 2', 1, true), why)
+      end
+      for _, text in ipairs { '', '{', whole:sub(1, 20), whole:sub(1, -2), whole .. ' ', '{"version": 2}' } do
+        tools.write(path .. '/state.json', text)
+        assert.is_false((pcall(optimizer.read, optimizer, path, model)))
+      end
+      tools.write(path .. '/state.json', whole)
+      assert.equal('{"a":1}', optimizer:read(path, model))
+    end)
+  end)
+
+  it('are removed or replaced as what they are, damaged or not, and nothing else is', function()
+    ms.scope(function(own)
+      local folder = tools.folder()
+      local path = folder .. '/step-1'
+      local model, optimizer = pair(own)
+      local function names() return select(2, tools.run('ls -A ' .. folder)) end
+      local function kept(part)
+        local ok, why = pcall(check, C.ms_checkpoint_remove(path))
+        assert.is_false(ok)
+        assert.truthy(why:find(part, 1, true), why)
+      end
+      for i = 1, 3 do
+        optimizer:write(path, model, '{"n":1}')
+        if i == 1 then damage(path .. '/model.safetensors') end
+        if i == 2 then os.remove(path .. '/optimizer.safetensors') end
+        optimizer:write(path, model, '{"n":2}')
+        assert.equal('step-1\n', names())
+        if i == 1 then damage(path .. '/config.json') end
+        check(C.ms_checkpoint_remove(path))
+        assert.equal('', names())
+      end
+      kept 'step-1: is no folder'
+      optimizer:write(path, model, '{"n":3}')
+      tools.write(path .. '/notes', 'mine')
+      kept "step-1: holds 'notes', which is no part of the checkpoint"
+      os.remove(path .. '/notes')
+      tools.run(('rm %s/config.json; mkdir %s/config.json'):format(path, path))
+      kept "step-1: 'config.json' is a folder"
+      tools.run(('rmdir %s/config.json; mv %s %s.real; ln -s %s.real %s'):format(path, path, path, path, path))
+      kept 'step-1: is no folder'
+      os.remove(path)
+      tools.run(('mkdir %s'):format(path))
+      kept 'step-1/state.json: cannot open'
+      tools.run(('mv %s.real/state.json %s; rm -r %s.real'):format(path, path, path))
+      damage(path .. '/state.json')
+      kept 'state.json: is not what was written'
+      optimizer:write(path, model, '{"n":4}')
+      assert.equal('step-1\nstep-1.old\n', names())
+    end)
+  end)
+
   it('refuse a state that is no JSON, and leave nothing behind', function()
     ms.scope(function(own)
       local folder = tools.folder()

@@ -112,9 +112,10 @@ describe('a run', function()
       tools.run(('%s timeout -s KILL 0.%d luajit tests/run_recipe.lua output=%s slow=10 checkpoint.every=1')
         :format(environment, 1 + 2 * i % 7, out))
       -- what a kill inside a write leaves
-      for _, name in ipairs { '99.77.tmp', '99.77.tmp.77.tmp', '01.0.old' } do
-        tools.run(('mkdir -p %s/checkpoints/step-000000%s'):format(out, name))
-      end
+      local left = ('%s/checkpoints/.moonstill-%032x'):format(out, i)
+      tools.run(('mkdir -p %s/new/half'):format(left))
+      tools.write(left .. '/owner', ("moonstill's temporary %032x\nof process 77 on a machine, for\nstep-00000099")
+        :format(i))
     end
     finished(1, 'output=' .. out, 'checkpoint.every=1')
     assert_same_run(reference 'f32', out, STEPS)
@@ -157,6 +158,112 @@ describe('a run', function()
     finished(1, 'output=' .. out, 'resume=false')
     assert_same_run(reference 'f32', out, STEPS)
     assert.truthy(tools.exists(out .. '/checkpoints.old/step-00000007/state.json'))
+    -- a second time it takes nothing from the first
+    local old = tools.read(out .. '/metrics.jsonl.old')
+    local err = finished(1, 'output=' .. out, 'resume=false', 'max_steps=3')
+    assert.truthy(err:find(('what was in %s/checkpoints is now in %s/checkpoints.old.1\n'):format(out, out), 1, true),
+      err)
+    assert.truthy(tools.exists(out .. '/checkpoints.old/step-00000007/state.json'))
+    assert.truthy(tools.exists(out .. '/checkpoints.old.1/step-00000020/state.json'))
+    assert.equal(old, tools.read(out .. '/metrics.jsonl.old'))
+  end)
+
+  it('removes no checkpoint but its own', function()
+    local out = folder .. '/own'
+    finished(1, 'output=' .. out, 'max_steps=9')
+    local dir = out .. '/checkpoints/'
+    local theirs = { 'step-00000001', 'step-00000002', 'step-00000008.best', 'step-00000008.1.old', 'notes' }
+    -- of another run, made by hand, a copy, somebody's link
+    tools.run(('cp -r %s/checkpoints/step-00000016 %sstep-00000001'):format(reference 'f32', dir))
+    tools.run(('mkdir %sstep-00000002 && echo 1 > %sstep-00000002/a'):format(dir, dir))
+    for i = 3, 5 do tools.run(('cp -r %sstep-00000008 %s'):format(dir, dir .. theirs[i])) end
+    tools.write(dir .. 'step-00000008/notes.md', 'mine') -- put into one of its own
+    local sums = ('cd %s && cksum %s/* step-00000008/*'):format(dir, table.concat(theirs, '/* '))
+    local before = select(2, tools.run(sums))
+    local err = finished(1, 'output=' .. out)
+    assert.equal(before, select(2, tools.run(sums)))
+    for name, why in pairs { ['01'] = 'it is no checkpoint of this run', ['02'] = 'it is no checkpoint of this run',
+      ['08'] = dir .. "step-00000008: holds 'notes.md', which is no part of the checkpoint" } do
+      local line = ('note: %sstep-000000%s is kept: %s\n'):format(dir, name, why)
+      local first, last = err:find(line, 1, true)
+      assert.truthy(first, err)
+      assert.is_nil(err:find(line, last, true)) -- once
+    end
+    table.insert(theirs, 'step-00000008')
+    table.insert(theirs, 'step-00000016')
+    table.insert(theirs, 'step-00000020')
+    table.sort(theirs)
+    assert.equal(table.concat(theirs, '\n') .. '\n', select(2, tools.run('LC_ALL=C ls -A ' .. dir)))
+    -- one that goes on from another's checkpoint does not own what is copied from there
+    local other = folder .. '/own2'
+    finished(1, 'output=' .. other, 'resume=' .. dir .. 'step-00000016', 'max_steps=17')
+    tools.run(('cp -r %sstep-00000016 %s/checkpoints/'):format(dir, other))
+    finished(1, 'output=' .. other, 'checkpoint.every=1')
+    assert.equal('step-00000016\nstep-00000019\nstep-00000020\n',
+      select(2, tools.run('ls -A ' .. other .. '/checkpoints')))
+  end)
+
+  it('puts aside what lies in the place of a checkpoint and is none', function()
+    local out = folder .. '/placed'
+    finished(1, 'output=' .. out, 'max_steps=3')
+    tools.run(('mkdir -p %s/checkpoints/step-00000004'):format(out))
+    tools.write(out .. '/checkpoints/step-00000004/notes.md', 'mine')
+    local err = finished(1, 'output=' .. out, 'max_steps=5')
+    assert.truthy(err:find('step-00000004: what was there is now ' .. out .. '/checkpoints/step-00000004.old', 1, true),
+      err)
+    assert.equal('mine', tools.read(out .. '/checkpoints/step-00000004.old/notes.md'))
+    assert.truthy(tools.exists(out .. '/checkpoints/step-00000004/state.json'))
+  end)
+
+  it('goes on when its lock or its metrics are removed, and ends when another run has the folder', function()
+    local out = folder .. '/robbed'
+    local err = finished(1, 'output=' .. out, 'rob_at=6', 'rob=rm %/run.lock %/metrics.jsonl')
+    assert.truthy(err:find('/run.lock was removed or replaced: it is taken again\n', 1, true), err)
+    assert.truthy(err:find(('note: %s/metrics.jsonl was removed: it begins anew with step 7\n'):format(out), 1, true),
+      err)
+    assert.equal(7, metrics_of(out)[1].step)
+    assert.truthy(tonumber(tools.read(out .. '/run.lock')))
+    out = folder .. '/moved' -- replaced: the new one goes on
+    finished(1, 'output=' .. out, 'rob_at=6', 'rob=cd % && cp metrics.jsonl m && mv m metrics.jsonl')
+    assert_same_run(reference 'f32', out, STEPS)
+    out = folder .. '/erased'
+    err = finished(1, 'output=' .. out, 'rob_at=6', 'rob=rm -r %')
+    assert.truthy(err:find(('note: %s was removed: it begins anew\n'):format(out), 1, true), err)
+    assert.truthy(tools.exists(out .. '/checkpoints/step-00000020/state.json'))
+
+    out = folder .. '/taken'
+    local status, _, why = start(1, 'output=' .. out, 'rob_at=6',
+      'rob=rm %/run.lock; flock -n %/run.lock sleep 30 >/dev/null 2>&1 & echo $! > %/holder; sleep 0.5')
+    tools.run('kill ' .. tools.read(out .. '/holder'))
+    assert.equal(1, status)
+    assert.truthy(why:find(('%s/run.lock was removed, and another run has taken the folder: this one ends in step 7')
+      :format(out), 1, true), why)
+    assert.equal('step-00000004\n', select(2, tools.run('ls -A ' .. out .. '/checkpoints')))
+    assert.equal(6, metrics_of(out)[#metrics_of(out)].step)
+  end)
+
+  it('does not follow a link at run.lock', function()
+    local out = tools.folder()
+    local mine = tools.write(out .. '/mine', 'mine')
+    tools.run(('ln -s mine %s/run.lock'):format(out))
+    stops('run.lock: cannot open: it is a link', 'output=' .. out)
+    assert.equal('mine', tools.read(mine))
+  end)
+
+  it('does not end when its clock stands still', function()
+    local out = folder .. '/still'
+    local status, _, err = tools.run(([[%s luajit -e '
+      local C = require "moonstill.C"
+      package.loaded["moonstill.C"] = setmetatable({ ms_clock = function() return 7 end }, { __index = C })
+      arg = { [0] = "still", "output=%s" }
+      local ms = require "moonstill"
+      local recipe = require "tests.run_recipe"
+      recipe.main(ms.config(recipe.schema))']]):format(environment, out))
+    assert.equal(0, status, err)
+    assert.truthy(err:find('step 20/20  loss', 1, true), err)
+    assert.is_nil(err:find('inf', 1, true), err)
+    for _, entry in json.lines(out .. '/metrics.jsonl') do assert.is_nil(entry.tokens_per_second) end
+    assert_same_run(reference 'f32', out, STEPS)
   end)
 
   it('resumes from a given checkpoint, and says what differs', function()
@@ -173,13 +280,13 @@ describe('a run', function()
   it('goes back to one of its own checkpoints, and puts the later ones aside', function()
     local out = folder .. '/back'
     finished(1, 'output=' .. out)
-    for _ = 1, 2 do -- the second time something lies where they go
+    for i = 1, 2 do -- the second time something lies where they go
+      local aside = out .. '/checkpoints/step-00000020.old' .. (i > 1 and '.1' or '')
       local err = finished(1, 'output=' .. out, 'resume=' .. out .. '/checkpoints/step-00000016')
       assert.truthy(err:find('resumed after step 16 of 20', 1, true), err)
-      assert.truthy(err:find(('%s/checkpoints/step-00000020 is now %s/checkpoints.old/step-00000020\n')
-        :format(out, out), 1, true), err)
+      assert.truthy(err:find(('%s/checkpoints/step-00000020 is now %s\n'):format(out, aside), 1, true), err)
       assert.same(tools.read(reference 'f32' .. '/checkpoints/step-00000020/model.safetensors'),
-        tools.read(out .. '/checkpoints.old/step-00000020/model.safetensors'))
+        tools.read(aside .. '/model.safetensors'))
       assert_same_run(reference 'f32', out, STEPS)
     end
     -- killed before its next checkpoint, it goes on from there and not from what lay behind
