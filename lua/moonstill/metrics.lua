@@ -1,9 +1,9 @@
 --- metrics.jsonl: a line of JSON for each step and each validation, in order of steps.
 ---
 --- A line is there as soon as it is written; the file is opened for each, so that one which was
---- removed is made anew, and one that replaced it goes on. A run that goes on from a checkpoint cuts
---- the file back to that checkpoint's step, so that each step occurs once; what was measured after
---- that step, and is measured again with the same result, keeps its one line.
+--- removed is made anew, and one that replaced it goes on. A run that goes on from a checkpoint
+--- cuts the file back to that checkpoint's step, so that each step occurs once; what was measured
+--- after that step, and is measured again with the same result, keeps its one line.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'

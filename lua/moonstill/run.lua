@@ -145,8 +145,8 @@ local function process_text(process)
   return process > 0 and (' (process %d)'):format(process) or ''
 end
 
---- Makes sure that the folder still is the run's own. Once run.lock is removed, another run can take
---- it: two would write into it, so this one ends, and leaves the folder to the other.
+--- Makes sure that the folder still is the run's own. Once run.lock is removed, another run can
+--- take it: two would write into it, so this one ends, and leaves the folder to the other.
 function methods:hold()
   if C.ms_path_kind(self.output) == 0 then
     self:say(('note: %s was removed: it begins anew'):format(self.output))
