@@ -81,13 +81,9 @@ static int merge(const ms_model *m, json_t *file, int *changed) {
 }
 
 static ms_status put(const ms_folder *folder, const json_t *file) {
-  char *text = NULL, *path = NULL;
-  ms_status st;
-  MS_TRY_OR(end, ms_json_text(file, 2, &text));
-  MS_TRY_OR(end, ms_folder_file(folder, FILE_NAME, &path));
-  st = ms_file_write(path, text, (int64_t)strlen(text));
-end:
-  ms_text_free(path);
+  char *text;
+  MS_TRY(ms_json_text(file, 2, &text));
+  ms_status st = ms_folder_put(folder, FILE_NAME, text);
   ms_text_free(text);
   return st;
 }
