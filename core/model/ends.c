@@ -35,20 +35,15 @@ static int is_id(const ms_model *m, const json_t *value) {
   return json_is_integer(value) && id >= 0 && id < m->config.vocab;
 }
 
-static int has(const json_t *list, json_int_t id) {
-  for (size_t i = 0; i < json_array_size(list); i++)
-    if (json_integer_value(json_array_get(list, i)) == id) return 1;
-  return 0;
-}
-
-/* The ids of a value that is an id or a list of them; what else stands there is passed over. */
-static int add_ids(const ms_model *m, json_t *list, json_t *value) {
+/* Adds an id, or those of a list, to `list`, which names each once: seen[vocab] marks them. What else
+ * stands there is passed over. */
+static int add_ids(const ms_model *m, json_t *list, char *seen, json_t *value) {
   int bad = 0;
   for (size_t i = 0; i < json_array_size(value); i++)
-    bad |= add_ids(m, list, json_array_get(value, i));
-  if (is_id(m, value) && !has(list, json_integer_value(value)))
-    bad |= json_array_append(list, value);
-  return bad;
+    bad |= add_ids(m, list, seen, json_array_get(value, i));
+  if (!is_id(m, value) || seen[json_integer_value(value)]) return bad;
+  seen[json_integer_value(value)] = 1;
+  return bad | json_array_append(list, value);
 }
 
 /* What config.json says of tokens, for a folder that brought no file of its own. */
@@ -64,12 +59,17 @@ static int add_tokens(const ms_model *m, json_t *to) {
 
 /* `file` with all ends, those that it names first: the first is what ends a text. It is then no
  * longer what config.json alone would give, which readers may take it for. */
-static int merge(const ms_model *m, json_t *file, int *changed) {
+static ms_status merge(const ms_model *m, json_t *file, int *changed) {
+  void *seen;
+  MS_TRY(ms_alloc((size_t)m->config.vocab, "ends", &seen));
   json_t *list = json_array();
-  int bad = !list || add_ids(m, list, json_object_get(file, KEY));
+  int bad = !list || add_ids(m, list, seen, json_object_get(file, KEY));
   size_t named = json_array_size(list);
-  for (int32_t i = 0; i < m->ends; i++)
-    if (!has(list, m->end[i])) bad |= json_array_append_new(list, json_integer(m->end[i]));
+  for (int32_t i = 0; i < m->ends; i++) {
+    json_t *id = json_integer(m->end[i]);
+    bad |= !id || add_ids(m, list, seen, id);
+    json_decref(id);
+  }
   size_t all = json_array_size(list);
   *changed = all > named;
   if (*changed) {
@@ -77,7 +77,8 @@ static int merge(const ms_model *m, json_t *file, int *changed) {
     bad |= json_object_set(file, KEY, all == 1 ? json_array_get(list, 0) : list);
   }
   json_decref(list);
-  return bad;
+  ms_free(seen);
+  return bad ? MS_FAIL(MS_ENOMEM, "model: no memory for " FILE_NAME) : MS_OK;
 }
 
 static ms_status put(const ms_folder *folder, const json_t *file) {
@@ -91,22 +92,22 @@ static ms_status put(const ms_folder *folder, const json_t *file) {
 /* The file at `path` goes along as it is where it names all ends, or cannot be read. */
 static ms_status carry(const ms_model *m, const ms_folder *folder, const char *path) {
   json_t *file = NULL;
-  int changed = 0, bad = 0;
+  int changed = 0;
   ms_status st = ms_json_read(path, &file);
   if (st == MS_ENOMEM) return st;
-  if (json_is_object(file)) bad = merge(m, file, &changed);
-  if (bad)
-    st = MS_FAIL(MS_ENOMEM, "%s: no memory", path);
-  else
-    st = changed ? put(folder, file) : ms_folder_copy(folder, path, FILE_NAME);
+  st = json_is_object(file) ? merge(m, file, &changed) : MS_OK;
+  if (st == MS_OK) st = changed ? put(folder, file) : ms_folder_copy(folder, path, FILE_NAME);
   json_decref(file);
   return st;
 }
 
 static ms_status write_new(const ms_model *m, const ms_folder *folder) {
+  int changed;
   json_t *file = json_object();
-  int changed, bad = !file || add_tokens(m, file) || merge(m, file, &changed);
-  ms_status st = bad ? MS_FAIL(MS_ENOMEM, "model: no memory for " FILE_NAME) : put(folder, file);
+  ms_status st = file && !add_tokens(m, file)
+                     ? merge(m, file, &changed)
+                     : MS_FAIL(MS_ENOMEM, "model: no memory for " FILE_NAME);
+  if (st == MS_OK) st = put(folder, file);
   json_decref(file);
   return st;
 }

@@ -32,20 +32,15 @@ local function settings(folder, name)
   return {}
 end
 
-local function has(list, id)
-  for _, each in ipairs(list) do
-    if each == id then return true end
-  end
-  return false
-end
-
--- Adds an id, or a list of them, to a list that names each once; below `size` they are ids.
-local function add(list, value, size)
+-- Adds an id, or a list of them, to a list that names each once (`seen`); below `size` they are ids.
+local function add(list, seen, value, size)
   for _, id in ipairs(type(value) == 'table' and value or { value }) do
     local fits = type(id) == 'number' and id >= 0 and id < size and id % 1 == 0
-    if fits and not has(list, id) then list[#list + 1] = id end
+    if fits and not seen[id] then
+      list[#list + 1] = id
+      seen[id] = true
+    end
   end
-  return list
 end
 
 -- The id of a token as tokenizer_config.json names it: its text, or a table that has it.
@@ -68,8 +63,8 @@ end
 --- @param ... integer|integer[]|nil
 --- @return integer[]
 function M.union(size, ...)
-  local all = {}
-  for i = 1, select('#', ...) do add(all, (select(i, ...)), size) end
+  local all, seen = {}, {}
+  for i = 1, select('#', ...) do add(all, seen, (select(i, ...)), size) end
   return all
 end
 
@@ -126,17 +121,15 @@ end
 --- @param tok ms_tokenizer
 --- @return table<integer, true>
 function M.roles(folder, tok)
-  local all, list = files_of(folder), {}
+  local all, list, set = files_of(folder), {}, {}
   for i = 1, 2 do
     for key, value in sorted.pairs(all[i]) do
-      if key:find '_token_id$' then add(list, value, tok:size()) end
+      if tostring(key):find '_token_id$' then add(list, set, value, tok:size()) end
     end
   end
   for key, value in sorted.pairs(all[3]) do
-    if key:find '_token$' then add(list, named(value, tok), tok:size()) end
+    if tostring(key):find '_token$' then add(list, set, named(value, tok), tok:size()) end
   end
-  local set = {}
-  for _, id in ipairs(list) do set[id] = true end
   return set
 end
 

@@ -29,6 +29,8 @@ function M.run(folder, weights)
       if facts[name] ~= nil then line(name, facts[name]) end
     end
     describe_tokenizer(ms, folder)
+    local ends = model:ends()
+    line('ends', #ends > 0 and table.concat(ends, ' ') or 'none named')
     if not weights then return end
     print()
     for name, weight in model:parameters() do

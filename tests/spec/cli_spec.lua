@@ -192,6 +192,7 @@ describe('the command line', function()
       assert.truthy(out:find('\n' .. name .. ' +' .. value .. '\n'), name .. ' ' .. value)
     end
     has(out, 'qwen3')
+    assert.truthy(out:find('\nends +' .. config:match '"eos_token_id": (%d+)' .. '\n'))
     has(out, 'model.layers.1.self_attn.q_norm.weight')
     assert.equal(out, select(2, moonstill('inspect', '--weights', 'tests/fixtures/qwen3')))
     status, out, err = moonstill('inspect', folder)
