@@ -32,7 +32,7 @@ local function settings(folder, name)
   return {}
 end
 
--- Adds an id, or a list of them, to a list that names each once (`seen`); below `size` they are ids.
+-- Adds an id, or a list of them, to a list that names each once (`seen`); ids are below `size`.
 local function add(list, seen, value, size)
   for _, id in ipairs(type(value) == 'table' and value or { value }) do
     local fits = type(id) == 'number' and id >= 0 and id < size and id % 1 == 0
