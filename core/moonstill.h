@@ -299,6 +299,8 @@ ms_status ms_model_config(const ms_model *model, char **json);
 /* A JSON object of facts: family, parameters, layers, width, vocab, heads, kv_heads, head_dim,
  * dtype, tied, context, path; and "memory": bytes of each arena. */
 ms_status ms_model_info(const ms_model *model, char **json);
+/* Of configuration and weights: 32 hexadecimal digits, the same for models that compute the same. */
+ms_status ms_model_hash(const ms_model *model, char **text);
 int32_t ms_model_parameter_count(const ms_model *model); /* tensors, tied ones once */
 const char *ms_model_parameter_name(const ms_model *model, int32_t i); /* Hugging Face's name */
 /* Views of a parameter and of its gradient (f32; NULL when it is frozen or the model does not

@@ -193,6 +193,7 @@ end
 -- a dataset --------------------------------------------------------------------------------------
 
 --- @class ms_dataset
+--- @field paths string[] the files it was read from
 --- @field report ms_reading what became of the rows
 local methods = {}
 methods.__index = methods
@@ -228,7 +229,6 @@ end
 --- files, the tokenizer, the markup and the options that shape samples.
 --- @return string
 function methods:fingerprint()
-  if self.hash then return self.hash end
   local parts = {}
   for _, levels in ipairs { self.levels.response, self.levels.all } do
     parts[#parts + 1] = hash_of(levels, ffi.sizeof(levels))
@@ -238,8 +238,7 @@ function methods:fingerprint()
     parts[#parts + 1] = hash_of(a.p, a.count * a.size)
   end
   local all = table.concat(parts)
-  self.hash = hash_of(all, #all)
-  return self.hash
+  return hash_of(all, #all)
 end
 
 local function bounds(self, i, level)
@@ -406,6 +405,7 @@ end
 function M.open(path, chat, options)
   local self = new(chat, options)
   local paths = type(path) == 'table' and path or { path }
+  self.paths = paths
   for _, one in ipairs(paths) do
     if full(self) then break end
     readers.read(one, visit, self)

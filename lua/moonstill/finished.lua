@@ -33,9 +33,7 @@ end
 
 function M.write(run)
   local list, last = {}, run.last_validations
-  for _, v in ipairs(last and last.step == run.state.step and last or {}) do
-    if v.key then list[#list + 1] = { key = v.key, result = v.result } end
-  end
+  for _, v in ipairs(last and last.step == run.state.step and last or {}) do list[#list + 1] = v end
   json.write(marker_path(run), { step = run.state.step, student = 'student',
     validations = json.array(list) }, { indent = 2 })
 end

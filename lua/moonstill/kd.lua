@@ -13,8 +13,10 @@ local batch = require 'moonstill.batch'
 local check = require 'moonstill.check'
 local ledger = require 'moonstill.ledger'
 local options_of = require 'moonstill.options'
+local results = require 'moonstill.result'
 local sorted = require 'moonstill.sorted'
 local targets = require 'moonstill.target'
+local teacher = require 'moonstill.teacher'
 
 local M = {}
 
@@ -120,6 +122,23 @@ function term:set(weight, target)
   return self
 end
 
+--- What the term measures, whatever its weight: where two terms differ in any of it, they are not
+--- one and the same.
+--- @return table<string, any>
+function term:meaning()
+  if self.kind == 'ce' then return { kind = 'ce', on = self.on } end
+  local c, info = self.c, self.target:info()
+  local name = M.objectives[c.objective + 1]
+  local meaning = { kind = 'kd', on = self.on, objective = name, target = info.kind, k = info.k,
+    dtype = info.dtype, vocab = info.vocab, teacher_temperature = info.teacher_temperature,
+    temperature = info.temperature or 1, teacher = targets.teacher(self.target) }
+  if c.temperature == c.temperature then meaning.temperature = c.temperature end
+  meaning.t_scale = c.t_scale == c.t_scale and c.t_scale or 'auto'
+  if info.k then meaning.tail = M.tails[c.tail + 1] end
+  if PARAMETER[name] then meaning[PARAMETER[name]] = c.parameter end
+  return meaning
+end
+
 function term:__tostring()
   if self.kind == 'ce' then return ('%g * ce (%s)'):format(self.weight, self.on) end
   return ('%g * %s (%s) against %s'):format(self.weight, M.objectives[self.c.objective + 1],
@@ -177,34 +196,28 @@ end
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 
 --- `model:targets`: runs a teacher over a batch.
---- @param model ffi.cdata* `ms_model *`
+--- @param model ms_model
+--- @param p ffi.cdata* `ms_model *`
 --- @param b ms_batch
 --- @param cfg? table see `defaults`
 --- @param level integer whom to blame, as in `error`
 --- @return ms_target
-function M.ask(model, b, cfg, level)
-  local o = options_of('kd', M.defaults, cfg, level + 1)
-  check(C.ms_model_target(model, batch.pointer(b, level + 1), targets.options(o, level + 1), out),
-    level + 1)
-  return targets.wrap(out[0])
+function M.ask(model, p, b, cfg, level)
+  local o, c_batch = options_of('kd', M.defaults, cfg, level + 1), batch.pointer(b, level + 1)
+  local who = teacher.of(model)
+  if o.vocab == 0 then o.vocab = teacher.vocab(model, level + 1) end
+  check(C.ms_model_target(p, c_batch, targets.options(o, level + 1), out), level + 1)
+  return targets.wrap(out[0], who)
 end
 
-ffi.metatype('ms_term_result', { __tostring = function(r)
-  if r.weight == 0 then return 'no positions' end
-  return ('%.6g a position (value %.6g, weight %.6g, %.1f %% top-1 agreement)'):format(
-    r.value / r.weight, r.value, r.weight, 100 * r.agree / r.weight)
-end })
-
--- Scratch that grows: the core copies terms during a call, results are read before the next one.
-local capacity, c_terms, c_results = 0, nil, nil
-local lists = {} -- by number of terms: the results as a Lua list
+-- Scratch that grows: the core copies terms during a call.
+local capacity, c_terms = 0, nil
 
 local function pack(terms, step, level)
   local n = #terms
   if n > capacity then
     capacity = math.max(8, n)
-    c_terms, c_results = ffi.new('ms_term[?]', capacity), ffi.new('ms_term_result[?]', capacity)
-    lists = {}
+    c_terms = ffi.new('ms_term[?]', capacity)
   end
   for i = 1, n do
     local t, c = terms[i], c_terms + (i - 1)
@@ -218,32 +231,22 @@ local function pack(terms, step, level)
   return n
 end
 
--- A list with one struct for each term, from 1: an index out of range is nil, not a stray number.
-local function list_of(n)
-  local list = lists[n]
-  if not list then
-    list = setmetatable({}, { memory = c_results }) -- what the structs lie in
-    for i = 1, n do list[i] = c_results[i - 1] end
-    lists[n] = list
-  end
-  return list
-end
-
 --- `model:learn` and `model:evaluate`: runs `call` over a list of terms. Inside a step the norms
---- are those of the whole step, and what the terms gave is added to it.
+--- are those of the whole step, and what the terms give is added to it.
 --- @param call function of the core
 --- @param model ffi.cdata* `ms_model *`
 --- @param b ms_batch
 --- @param terms ms_loss_term[]
 --- @param level integer whom to blame, as in `error`
---- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
+--- @return ms_result[] see `ms.result`
 function M.run(call, model, b, terms, level)
-  local step = ledger.step(b)
+  local step, c_batch = ledger.step(b), batch.pointer(b, level + 1)
   local n = pack(terms, step, level + 1)
-  check(call(model, batch.pointer(b, level + 1), n, c_terms, c_results), level + 1)
-  local results = list_of(n)
-  if step and call == C.ms_model_learn then step:record(terms, results) end
-  return results
+  local list, memory = results.list(terms)
+  -- before the call: terms that do not belong to this step must not add to its gradients
+  if step and call == C.ms_model_learn then step:record(terms, list, level + 1) end
+  check(call(model, c_batch, n, c_terms, memory), level + 1)
+  return list
 end
 
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.

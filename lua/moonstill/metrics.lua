@@ -55,9 +55,10 @@ end
 
 local class = { __index = methods }
 
---- A number as JSON can have it.
---- @param x number
+--- A number as JSON can have it; nil, for what was not measured, stays nil.
+--- @param x? number
 function M.number(x)
+  if x == nil then return nil end
   if x ~= x or x == math.huge or x == -math.huge then return json.null end
   return x
 end

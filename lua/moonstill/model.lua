@@ -214,6 +214,13 @@ function methods:info()
   return json.decode(text(string_out[0]), 'model info')
 end
 
+--- A hash of configuration and weights, which tells whether a model has changed.
+--- @return string
+function methods:hash()
+  check(C.ms_model_hash(pointer(self, 2), string_out))
+  return text(string_out[0])
+end
+
 --- config.json as this model would write it.
 --- @return table
 function methods:config()
@@ -266,12 +273,14 @@ end
 --- @param b ms_batch
 --- @param cfg? table see `ms.kd.defaults`
 --- @return ms_target
-function methods:targets(b, cfg) return (kd.ask(pointer(self, 2), b, cfg, 2)) end
+function methods:targets(b, cfg)
+  return (kd.ask(self, pointer(self, 2), b, cfg, 2)) -- keeps the frame
+end
 
 --- Forward, loss, backward: adds to the gradients.
 --- @param b ms_batch
 --- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
---- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
+--- @return ms_result[] one for each term; they do not change, see `ms.result`
 function methods:learn(b, terms)
   return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)) -- keeps the frame
 end
@@ -279,7 +288,7 @@ end
 --- The same values without gradients.
 --- @param b ms_batch
 --- @param terms ms_loss_term[]
---- @return ffi.cdata*[] an `ms_term_result` for each term, valid until the next call
+--- @return ms_result[] one for each term; they do not change, see `ms.result`
 function methods:evaluate(b, terms)
   return (kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)) -- keeps the frame
 end

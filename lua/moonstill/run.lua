@@ -133,9 +133,12 @@ local function tokens_per_second(step)
 end
 
 local function describe(step)
-  local parts = { ('loss %.4f = %s'):format(step.loss, step.tally:describe()) }
-  parts[#parts + 1] = ('lr %.2e'):format(step.lr)
-  parts[#parts + 1] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
+  local parts = { 'no position has a weight' }
+  if not step.tally:empty() then
+    parts[1] = ('loss %.4f = %s'):format(step.loss, step.tally:describe())
+    parts[2] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
+  end
+  table.insert(parts, 2, ('lr %.2e'):format(step.lr))
   local rate = tokens_per_second(step)
   parts[#parts + 1] = rate and ('%.0f tok/s'):format(rate)
   return table.concat(parts, '  ')
@@ -177,6 +180,7 @@ function methods:report(step)
     epoch = state.epoch + state.index / #self.plan, terms = step.tally:entry(),
     grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
     seconds = step.seconds, tokens_per_second = tokens_per_second(step) }
+  if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured
   for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
   self:record(entry)
   if not self.activations then -- known once a step was run
@@ -309,9 +313,11 @@ end
 --- Losses over a whole validation set, with the same normalisation as in training: CE, and with a
 --- teacher the divergence from it.
 --- @param options table data: the set, without which nothing happens; teacher; kd: what to measure,
----   as for `ms.kd`, by default forward KL at T = 1 over all shared ids, of which there are `vocab`
----   (by default those that both models have). Asked again in the same step it does nothing new.
---- @return table? { loss, agree, kl?, kl_agree? }
+---   as for `ms.kd`, by default forward KL at T = 1; `vocab`: how many ids the models share, by
+---   default those that both and their tokenizers have. Asked again in the same step, of the same
+---   data, weights and measure, it does nothing new.
+--- @return table? { loss?, agree?, kl?, kl_agree? } what is not there was not measured: no position
+---   had a weight. An error when nothing was.
 function methods:validate(options) return validation.validate(self, options) end
 
 -- the end ----------------------------------------------------------------------------------------

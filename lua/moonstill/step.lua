@@ -25,8 +25,10 @@ end
 --- @param on '"response"'|'"all"'
 function methods:norm(on) return self.norms[on] end
 
---- For `model:learn`: adds up what each term gave.
-function methods:record(terms, results) self.tally:add(terms, results, self.norms) end
+--- For `model:learn`: adds up what each term gives, which is read at `update`.
+function methods:record(terms, results, level)
+  self.tally:add(terms, results, self.norms, level + 1)
+end
 
 local function next_batch(self)
   self.at = self.at + 1

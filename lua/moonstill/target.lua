@@ -23,8 +23,8 @@ local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16 }
 M.kinds = { 'topk', 'hidden', 'logits' }
 
 --- What can be asked of a teacher. target: the kind. k: entries of a topk target. on: positions.
---- temperature: T of both distributions, which a term without one takes from its target. Where it is
---- not given it is 1 for topk, and that of the term (by default 1) for the others.
+--- temperature: T of both distributions, which a term without one takes from its target. Where it
+--- is not given it is 1 for topk, and that of the term (by default 1) for the others.
 --- teacher_temperature divides the teacher's logits once more. vocab: how many ids teacher and
 --- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16.
 M.defaults = { target = 'topk', k = 64, on = 'response', temperature = '', teacher_temperature = 1,
@@ -53,10 +53,22 @@ function M.pointer(target, level)
 end
 local pointer = M.pointer
 
+local teachers = setmetatable({}, { __mode = 'k' }) -- by target
+
 --- Takes over a target that the core handed out.
 --- @param p ffi.cdata* `ms_target *`
+--- @param teacher? table who made it, see `ms.teacher`
 --- @return ms_target
-function M.wrap(p) return handle(p) end
+function M.wrap(p, teacher)
+  local target = handle(p)
+  teachers[target] = teacher
+  return target
+end
+
+--- Who made a target; nil for one made of values.
+--- @param target ms_target
+--- @return table?
+function M.teacher(target) return teachers[target] end
 
 local function number_of(map, what, name, level)
   local number = map[name]

@@ -5,62 +5,68 @@ local metrics = require 'moonstill.metrics'
 local options_of = require 'moonstill.options'
 local sorted = require 'moonstill.sorted'
 local tally = require 'moonstill.tally'
+local teachers = require 'moonstill.teacher'
 
 local M = {}
 
-local function validation_plan(run, data)
-  run.validation = run.validation or setmetatable({}, { __mode = 'k' })
-  if not run.validation[data] then
-    local n = run.batch_size.micro_tokens
-    run.validation[data] = data:steps(0, 0, { tokens = n, micro_tokens = n })
-  end
-  return run.validation[data]
-end
-
 local VALIDATION = { data = true, teacher = true, kd = true, vocab = true }
 
--- What is measured unless the caller says otherwise: the whole vocabulary at T = 1, which does not
--- change with what is trained on.
-local function measure_of(run, options)
-  if options.kd or not options.teacher then return options.kd end
-  local vocab = options.vocab or math.min(run.student:info().vocab, options.teacher:info().vocab)
-  return { objective = 'forward_kl', temperature = 1, target = 'hidden', vocab = vocab }
+local function copy_of(t)
+  local copy = {}
+  for key, value in sorted.pairs(t) do copy[key] = value end
+  return copy
 end
 
--- What was asked, for a later process: data, teacher and measure. nil when the data or the teacher
--- does not tell itself from others.
-local function validation_key(options)
+-- How many ids take part: what was asked for, or those that both models have.
+local function shared_ids(run, options, level)
+  local asked, own = options.vocab or 0, options.kd and options.kd.vocab or 0
+  if asked ~= 0 and own ~= 0 and asked ~= own then
+    error(('run:validate: vocab = %s, but kd.vocab = %s'):format(tostring(asked), tostring(own)),
+      level + 1)
+  end
+  if asked ~= 0 or own ~= 0 then return asked ~= 0 and asked or own end
+  return math.min(teachers.vocab(run.student, level + 1),
+    teachers.vocab(options.teacher, level + 1))
+end
+
+-- What is measured against a teacher: unless the caller says otherwise the whole vocabulary at
+-- T = 1, which does not change with what is trained on.
+local function measure_of(run, options, level)
+  if not options.teacher then return nil end
+  local measure = { objective = 'forward_kl', temperature = 1, target = 'hidden' }
+  if options.kd then measure = copy_of(options.kd) end
+  measure.vocab = shared_ids(run, options, level + 1)
+  return measure
+end
+
+-- Everything that the result depends on, by value: equal keys have equal results, in this process
+-- and in a later one. nil when the data does not tell itself from others.
+local function key_of(run, options, measure)
   local data, teacher = options.data, options.teacher
-  local path = teacher and teacher:info().path
-  if not data.fingerprint or (teacher and type(path) ~= 'string') then return nil end
-  local ok, key = pcall(json.encode, { data = data:fingerprint(), kd = options.kd,
-    vocab = options.vocab, teacher = path })
-  return ok and key or nil
+  if not data.fingerprint then return nil end
+  return json.encode { data = data:fingerprint(), student = run.student:hash(),
+    teacher = teacher and teacher:hash(), measure = measure }
 end
 
 -- The result of the same validation after the same step: of this process, or of the one that
 -- finished the run.
-local function find_validation(run, options, key)
+local function find_validation(run, key)
   local last = run.last_validations
-  for _, v in ipairs(last and last.step == run.state.step and last or {}) do
-    if v.data == options.data and v.teacher == options.teacher and v.kd == options.kd
-      and v.vocab == options.vocab then return v.result end
-  end
-  for _, v in ipairs(run.finished and run.validated or {}) do
-    if key and v.key == key then return v.result end
+  for _, list in ipairs { last and last.step == run.state.step and last or {},
+    run.finished and run.validated or {} } do
+    for _, v in ipairs(list) do
+      if v.key == key then return copy_of(v.result) end
+    end
   end
 end
 
-local function keep_validation(run, options, key, result)
+local function keep_validation(run, key, result)
   local last = run.last_validations
   if not last or last.step ~= run.state.step then
     last = { step = run.state.step }
     run.last_validations = last
   end
-  local finite = true
-  for _, x in sorted.pairs(result) do finite = finite and x - x == 0 end
-  last[#last + 1] = { data = options.data, teacher = options.teacher, kd = options.kd,
-    vocab = options.vocab, key = finite and key or nil, result = result }
+  last[#last + 1] = { key = key, result = copy_of(result) }
 end
 
 local function evaluate_batch(run, teacher, measure, batch, sums)
@@ -73,16 +79,9 @@ local function evaluate_batch(run, teacher, measure, batch, sums)
   if target then target:free() end
 end
 
---- What `run:validate` does.
-function M.validate(run, options)
-  options_of.known('run:validate', VALIDATION, options, 3)
-  local data = options.data
-  if not data then return nil end
-  local key = validation_key(options)
-  local known = find_validation(run, options, key)
-  if known then return known end
-  local sums, measure = tally.new(), measure_of(run, options)
-  for _, step in ipairs(validation_plan(run, data)) do
+local function evaluate(run, options, measure)
+  local data, size, sums = options.data, run.batch_size.micro_tokens, tally.new()
+  for _, step in ipairs(data:steps(0, 0, { tokens = size, micro_tokens = size })) do
     for _, samples in ipairs(step) do
       local batch = data:batch(samples)
       local ok, why = pcall(evaluate_batch, run, options.teacher, measure, batch, sums)
@@ -90,21 +89,58 @@ function M.validate(run, options)
       if not ok then error(why, 0) end
     end
   end
-  local ce, kl = sums:mean(1), sums:mean(2)
-  local result = { loss = ce.value, agree = ce.agree }
-  if kl then result.kl, result.kl_agree = kl.value, kl.agree end
-  keep_validation(run, options, key, result)
-  local both = ce.value + (kl and kl.value or 0)
-  run.state.validation = both - both == 0 and result or nil -- a checkpoint holds finite numbers
-  run:record { step = run.state.step, kind = 'validation', loss = metrics.number(ce.value),
-    terms = sums:entry() }
-  local line = ('validation after step %d: loss %.4f, top-1 %.1f %%'):format(run.state.step,
-    ce.value, 100 * ce.agree)
-  if kl then
-    line = line .. (', %s %.4f, agreement with the teacher %.1f %%'):format(
-      options.kd and 'kd' or 'KL to the teacher', kl.value, 100 * kl.agree)
+  return sums
+end
+
+local function name_of(data)
+  return data.paths and table.concat(data.paths, ', ') or 'the data set'
+end
+
+-- What was measured: a term that had no position gives nothing.
+local function result_of(sums, data, level)
+  local ce, kl = sums:mean 'ce', sums:mean 'kd'
+  if not ((ce and ce.weight > 0) or (kl and kl.weight > 0)) then
+    error(('run:validate: %s has nothing to measure: no token that counts has a weight above 0')
+      :format(name_of(data)), level + 1)
   end
-  run:say(line)
+  return { loss = ce.value, agree = ce.agree, kl = kl and kl.value, kl_agree = kl and kl.agree }
+end
+
+local function is_finite(result)
+  for _, x in sorted.pairs(result) do
+    if x - x ~= 0 then return false end
+  end
+  return true
+end
+
+local function line_of(run, result, measured)
+  local parts = {}
+  if result.loss then
+    parts[1] = ('loss %.4f, top-1 %.1f %%'):format(result.loss, 100 * result.agree)
+  end
+  if result.kl then
+    parts[#parts + 1] = ('%s %.4f, agreement with the teacher %.1f %%'):format(measured, result.kl,
+      100 * result.kl_agree)
+  end
+  return ('validation after step %d: %s'):format(run.state.step, table.concat(parts, ', '))
+end
+
+--- What `run:validate` does.
+function M.validate(run, options)
+  options_of.known('run:validate', VALIDATION, options, 3)
+  if not options.data then return nil end
+  local measure = measure_of(run, options, 3)
+  local key = key_of(run, options, measure)
+  local known = key and find_validation(run, key)
+  if known then return known end
+  local sums = evaluate(run, options, measure)
+  local result = result_of(sums, options.data, 3)
+  local finite = is_finite(result)
+  if key and finite then keep_validation(run, key, result) end
+  run.state.validation = finite and copy_of(result) or nil -- a checkpoint holds finite numbers
+  run:record { step = run.state.step, kind = 'validation', loss = metrics.number(result.loss),
+    terms = sums:entry() }
+  run:say(line_of(run, result, options.kd and 'kd' or 'KL to the teacher'))
   return result
 end
 

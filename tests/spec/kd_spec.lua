@@ -97,6 +97,53 @@ describe('kd', function()
     assert.is_true(grown() < 60)
   end)
 
+  it('gives results that stay as they are, of what was measured', function()
+    ms.scope(function(own)
+      local model = own(ms.model.create({ model_type = 'llama', vocab_size = 13, hidden_size = 8, intermediate_size = 8,
+        num_hidden_layers = 1, num_attention_heads = 1, num_key_value_heads = 1, max_position_embeddings = 8,
+        rms_norm_eps = 1e-5, hidden_act = 'silu', tie_word_embeddings = true, initializer_range = 0.5 }, 1))
+      local a = own(ms.batch { { tokens = { 1, 2, 3 }, response = { 1, 1, 0 } } })
+      local b = own(ms.batch { { tokens = { 5, 6, 7 }, response = { 0, 1, 0 } } })
+      local none = own(ms.batch { { 1, 2 } })
+      local function run(batch)
+        return model:evaluate(batch, { ms.ce(1), ms.kd(own(model:targets(batch, { k = 2 }))) })
+      end
+      local first = run(a)
+      local ce, kd = first[1], first[2]
+      local function values()
+        return { ce.value, ce.weight, ce.rows, ce.agree, ce.student_mass, kd.value, kd.weight, kd.rows, kd.agree,
+          kd.student_mass, kd.teacher_mass, kd.student_entropy, kd.teacher_entropy, tostring(first) }
+      end
+      local before = values()
+      assert.equal(14, #before)
+      assert.equal(2, ce.weight)
+      local second = run(b)
+      assert.equal(1, second[1].weight)
+      assert.are_not.equal(second[1].value, ce.value)
+      run(none)
+      assert.same(before, values())
+
+      for _, name in ipairs { 'teacher_mass', 'student_entropy', 'teacher_entropy' } do
+        assert.is_nil(ce[name], name) -- the core writes 0 or the label's own mass
+      end
+      local empty = run(none)
+      for i = 1, 2 do
+        assert.same({ 0, 0, 0 }, { empty[i].value, empty[i].weight, empty[i].rows })
+        for _, name in ipairs { 'agree', 'student_mass', 'teacher_mass', 'student_entropy', 'teacher_entropy' } do
+          assert.is_nil(empty[i][name], name)
+        end
+        assert.equal('no positions', tostring(empty[i]))
+      end
+      assert.equal('1: no positions\n2: no positions', tostring(empty))
+
+      refused("a result has no 'valeu'; did you mean 'value'", function() return ce.valeu end)
+      refused("results have no 'value': there is a list with one for each term", function() return first.value end)
+      refused('what a call gave does not change', function() ce.value = 1 end)
+      refused('what a call gave does not change', function() first[3] = 1 end)
+      assert.is_nil(first[3])
+    end)
+  end)
+
   it('runs terms through a call of the core', function()
     local seen, t = {}, target()
     local b = ms.batch { { tokens = { 1, 2 }, response = { 1, 0 } } }
@@ -105,6 +152,7 @@ describe('kd', function()
         seen[i + 1] = { kind = terms[i].kind, weight = terms[i].weight, norm = terms[i].norm, target = terms[i].target }
         results[i].value = i + 10
       end
+      results[0].weight, results[0].agree, results[1].weight = 4, 1, 0
       return 0
     end
     local list = { ms.ce(0.5), ms.kd(t, 0.25) }
@@ -113,7 +161,6 @@ describe('kd', function()
     assert.equal(10, results[1].value)
     assert.equal(11, results[2].value)
     assert.is_nil(results[0])
-    results[1].weight, results[1].agree, results[2].weight = 4, 1, 0
     assert.equal('2.5 a position (value 10, weight 4, 25.0 % top-1 agreement)', tostring(results[1]))
     assert.equal('no positions', tostring(results[2]))
     assert.equal(tonumber(C.MS_TERM_CE), seen[1].kind)
@@ -122,7 +169,7 @@ describe('kd', function()
     assert.equal(0, seen[2].norm)
     assert.is_true(seen[2].target == t.p)
 
-    -- in a step: the step's norms, and it hears what the terms gave
+    -- in a step: the step's norms, and it hears what the terms give
     local ledger, heard = require 'moonstill.ledger', 0
     ledger.bind(b, { norm = function(_, on) return on == 'all' and 7 or 3 end,
       record = function() heard = heard + 1 end })
@@ -174,7 +221,8 @@ describe('target', function()
           local y, z = { { 1, 2, 4, -1 } }, { { 0, 1, -2, 3 } }
           local function value(t, u)
             local made = heads.target(y, { kind = kind, k = 2, T = t or 0 / 0 })
-            return heads.run(z, { { objective = 'forward_kl', target = made, T = u or 0 / 0 } }, { response = { 1 } })[1].value
+            local term = { objective = 'forward_kl', target = made, T = u or 0 / 0 }
+            return heads.run(z, { term }, { response = { 1 } })[1].value
           end
           assert.equal(value(want, want), value(of_target, of_term))
           assert.are_not.equal(value(want, want), value(want + 1, want + 1))

@@ -30,6 +30,31 @@ describe('model', function()
     for _, m in ipairs { a, b, c } do m:free() end
   end)
 
+  it('has a hash of all its weights and its configuration', function()
+    ms.scope(function(own)
+      local wide = { vocab_size = 12000 } -- an embedding of more than 1 MiB, which is hashed in pieces
+      local model = own(create(nil, wide))
+      local first = model:hash()
+      assert.matches('^%x+$', first)
+      assert.equal(32, #first)
+      assert.equal(first, own(create(nil, wide)):hash())
+      for _, weight in model:parameters() do
+        own(weight)
+        local n = weight:count()
+        local values = weight:read(ffi.new('float[?]', n))
+        local last = values[n - 1]
+        values[n - 1] = last + 1
+        weight:write(values)
+        assert.are_not.equal(first, model:hash())
+        values[n - 1] = last
+        weight:write(values)
+      end
+      assert.equal(first, model:hash())
+      assert.are_not.equal(create():hash(), create(nil, { rope_theta = 5000 }):hash())
+      assert.are_not.equal(first, own(ms.model.copy(model, { dtype = 'bf16' })):hash())
+    end)
+  end)
+
   it('goes to a folder and back', function()
     local at = tools.folder() .. '/model'
     local model = create()
