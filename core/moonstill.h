@@ -64,9 +64,10 @@ void ms_interrupt_watch(int on);
 void ms_interrupt(int number);
 int ms_interrupted(void);
 double ms_clock(void); /* monotonic seconds */
-/* For tests: the n-th allocation from now fails (0: none does); and how many allocations of the
- * core are alive. */
-void ms_test_fail_alloc(int64_t nth);
+/* For tests: the n-th allocation from now fails (0: none does), returned is what was left of the
+ * order before: 0 or less once its allocation has failed; and how many allocations of the core and of
+ * the libraries below it are alive. */
+int64_t ms_test_fail_alloc(int64_t nth);
 int64_t ms_test_live(void);
 
 /* ---- documents: JSON and YAML as one flat list of nodes, in order of appearance ---- */

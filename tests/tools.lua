@@ -117,11 +117,14 @@ function M.shared(path)
   return nil, full .. ' is not on this machine'
 end
 
---- A new empty folder. `M.remove_folders()` removes all of them; the runner's process does so when
---- it ends.
+--- A new empty folder, `in_memory` where there is such a place: for tests that write so often that
+--- waiting for a disk is most of their time. `M.remove_folders()` removes all of them; the runner's
+--- process does so when it ends.
 local folders = {}
-function M.folder()
-  local pipe = assert(io.popen('mktemp -d "${TMPDIR:-/tmp}/moonstill-test.XXXXXX"'))
+function M.folder(in_memory)
+  local shm = in_memory and M.run 'test -w /dev/shm' == 0
+  local parent = shm and '/dev/shm' or '${TMPDIR:-/tmp}'
+  local pipe = assert(io.popen('mktemp -d "' .. parent .. '/moonstill-test.XXXXXX"'))
   local path = pipe:read '*l'
   pipe:close()
   assert(path, 'mktemp gave no folder')
@@ -137,6 +140,36 @@ end
 -- A proxy's finalizer runs when the state closes.
 M.guard = newproxy(true)
 getmetatable(M.guard).__gc = M.remove_folders
+
+--- Walks an allocation failure through `call`: each must be a Lua error that says so and leave as
+--- many objects alive as before, until the call needs no more allocations. A call that comes to its
+--- end although an allocation failed has lost something, and one that succeeds must give `want`,
+--- whatever failed before it. Returns how many allocations it took.
+--- @param call fun(): any what is to be compared with `want`, a string
+--- @param want string
+function M.walk_memory(call, want)
+  local C = require 'moonstill.C'
+  for n = 1, 1e5 do
+    collectgarbage()
+    collectgarbage()
+    local before = C.ms_test_live()
+    C.ms_test_fail_alloc(n)
+    local ok, got = pcall(call)
+    local failed = C.ms_test_fail_alloc(0) <= 0
+    assert(ok ~= failed, ('allocation %d: %s'):format(n, failed and 'its failure was passed over'
+      or tostring(got)))
+    collectgarbage()
+    collectgarbage()
+    assert(C.ms_test_live() == before, ('allocation %d: %d objects alive, %d before'):format(n,
+      tonumber(C.ms_test_live()), tonumber(before)))
+    if ok then
+      assert(got == want, ('got %s, want %s'):format(tostring(got), tostring(want)))
+      return n - 1
+    end
+    assert(tostring(got):find('no memory', 1, true), ('allocation %d: %s'):format(n, tostring(got)))
+  end
+  error 'no end of allocations'
+end
 
 --- Quotes a word for the shell.
 function M.quote(word) return "'" .. tostring(word):gsub("'", "'\\''") .. "'" end

@@ -1,5 +1,10 @@
 /* json.h - JSON by jansson, with limits. Files and texts are untrusted: sizes are checked before
- * anything is read, depth by jansson's own limit (2048), and errors name file and byte. */
+ * anything is read, depth by jansson's own limit (2048), the memory that values take as they are
+ * read, and errors name file and byte.
+ *
+ * jansson's allocator is the whole process's. Once the library is loaded it is one that calls the one
+ * before, so what another user of jansson has allocated, or will free, is as it was. Only what is
+ * asked for inside the calls here is limited. */
 #ifndef MS_JSON_H
 #define MS_JSON_H
 #include <jansson.h>
@@ -11,7 +16,11 @@ enum { MS_JSON_MAX_BYTES = 256 << 20 };
 
 /* `name` is what errors call the text. *out is released with json_decref. */
 ms_status ms_json_parse(const char *name, const char *text, size_t bytes, json_t **out);
-ms_status ms_json_read(const char *path, json_t **out);
+ms_status ms_json_read(const char *path, size_t limit, json_t **out);
+ms_status ms_json_copy(const char *name, const json_t *value, json_t **out); /* a deep one */
+/* 1 when jansson was refused memory on this thread since the last call of anything here. Some of its
+ * functions leave something out then, or fail as they do for a wrong value. */
+int ms_json_starved(void);
 /* Compact text, keys in order of insertion, to be freed with ms_text_free. */
 ms_status ms_json_text(const json_t *value, int indent, char **out);
 

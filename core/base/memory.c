@@ -13,13 +13,16 @@
 static _Atomic int64_t live;
 static _Atomic int64_t fail_in; /* 0: never */
 
-void ms_test_fail_alloc(int64_t nth) { fail_in = nth; }
+int64_t ms_test_fail_alloc(int64_t nth) { return atomic_exchange(&fail_in, nth); }
 int64_t ms_test_live(void) { return live; }
 
 static int must_fail(void) {
   if (!fail_in) return 0;
   return atomic_fetch_sub(&fail_in, 1) == 1;
 }
+
+int ms_hook_fails(void) { return must_fail(); }
+void ms_hook_count(int by) { atomic_fetch_add(&live, by); }
 
 /* Memory and swap; without an answer, what fits into an address space. */
 static size_t machine_bytes(void) {

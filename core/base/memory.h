@@ -16,6 +16,10 @@ ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what);
  * allocation: kept for the next call, which gets the same, and freed when the thread ends. Its content
  * is undefined; what stands in it lasts until the next call. */
 ms_status ms_scratch(size_t bytes, const char *what, void **out);
+/* For a library's own allocator where it can be replaced: whether a test wants this request to fail,
+ * and what is alive of it. */
+int ms_hook_fails(void);
+void ms_hook_count(int by);
 /* A copy of `text`, to be given to the user (ms_text_free) or freed with ms_free. */
 ms_status ms_text_copy(const char *text, size_t bytes, char **out);
 ms_status ms_text_format(char **out, const char *format, ...)

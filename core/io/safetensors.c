@@ -335,11 +335,12 @@ static int64_t count_of(const ms_storing *t) {
 static int add_entry(json_t *header, const ms_storing *t, int64_t *at) {
   int64_t end = *at + count_of(t) * (int64_t)ms_dtype_size(t->dtype);
   json_t *shape = json_array();
-  for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+  int bad = 0;
+  for (int i = 0; i < t->rank; i++) bad |= json_array_append_new(shape, json_integer(t->shape[i]));
   json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(t->dtype), "shape", shape,
                             "data_offsets", (json_int_t)*at, (json_int_t)end);
   *at = end;
-  return json_object_set_new(header, t->name, entry);
+  return bad | json_object_set_new(header, t->name, entry);
 }
 
 /* The header's text, padded with spaces so that the data begins at a multiple of 8. */
@@ -348,6 +349,7 @@ static ms_status make_header(const char *path, int32_t n, const ms_storing *cons
   int64_t at = 0;
   char *bare = NULL;
   ms_status st = MS_OK;
+  ms_json_starved();
   json_t *header = json_object(), *meta = json_pack("{s:s}", "format", "pt");
   int bad = key && json_object_set_new(meta, key, json_string(value));
   bad |= json_object_set_new(header, "__metadata__", meta);
@@ -356,7 +358,11 @@ static ms_status make_header(const char *path, int32_t n, const ms_storing *cons
       MS_REQUIRE_OR(end, 0, "%s: tensor '%s' given twice", path, order[i]->name);
     bad |= add_entry(header, order[i], &at);
   }
-  MS_REQUIRE_OR(end, !bad, "%s: no header can be made of these names", path);
+  if (bad) {
+    st = ms_json_starved() ? MS_FAIL(MS_ENOMEM, "%s: no memory for a header", path)
+                           : MS_FAIL(MS_EINVAL, "%s: no header can be made of these names", path);
+    goto end;
+  }
   MS_TRY_OR(end, ms_json_text(header, 0, &bare));
   size_t have = strlen(bare), room = (have + 7) / 8 * 8;
   MS_TRY_OR(end, ms_text_format(text, "%s%*s", bare, (int)(room - have), ""));

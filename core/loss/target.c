@@ -236,13 +236,17 @@ ms_status ms_target_info(const ms_target *t, char **json) {
                         o->on == MS_ON_ALL ? "all" : "response", "teacher_temperature",
                         o->teacher_temperature, "bytes", (json_int_t)t->bytes);
   if (!j) return MS_FAIL(MS_ENOMEM, "target: no memory for its description");
-  if (!isnan(o->temperature)) json_object_set_new(j, "temperature", json_real(o->temperature));
-  if (o->kind == MS_TARGET_TOPK) json_object_set_new(j, "k", json_integer(o->k));
+  int bad = 0;
+  if (!isnan(o->temperature))
+    bad |= json_object_set_new(j, "temperature", json_real(o->temperature));
+  if (o->kind == MS_TARGET_TOPK) bad |= json_object_set_new(j, "k", json_integer(o->k));
   if (o->kind == MS_TARGET_HIDDEN) {
-    json_object_set_new(j, "width", json_integer(t->head.width));
-    json_object_set_new(j, "dtype", json_string(o->hidden_dtype == MS_BF16 ? "bf16" : "f32"));
+    const char *dtype = o->hidden_dtype == MS_BF16 ? "bf16" : "f32";
+    bad |= json_object_set_new(j, "width", json_integer(t->head.width));
+    bad |= json_object_set_new(j, "dtype", json_string(dtype));
   }
-  ms_status st = ms_json_text(j, 0, json);
+  ms_status st =
+      bad ? MS_FAIL(MS_ENOMEM, "target: no memory for its description") : ms_json_text(j, 0, json);
   json_decref(j);
   return st;
 }

@@ -424,6 +424,7 @@ static ms_status read_rope(const reader *file, ms_config *c) {
   ms_status st;
   json_t *rope = json_object();
   reader r = {file->name, rope, file->family};
+  if (!rope) return MS_FAIL(MS_ENOMEM, "%s: no memory for rope settings", file->name);
   MS_TRY_OR(end, gather_rope(file, rope));
   MS_TRY_OR(end, get_number(&r, "rope_theta", 1e4, 1, 0, 3e38, &theta));
   MS_TRY_OR(end, read_scaling(file, rope, c, &s));
@@ -450,9 +451,7 @@ static ms_status read_all(reader *r, ms_config *c) {
   MS_TRY(read_flags(r, c));
   MS_TRY(read_windows(r, c));
   MS_TRY(read_rope(r, c));
-  c->json = json_deep_copy(r->json);
-  if (!c->json) return MS_FAIL(MS_ENOMEM, "%s: no memory for a copy", r->name);
-  return MS_OK;
+  return ms_json_copy(r->name, r->json, &c->json);
 }
 
 ms_status ms_config_read(const char *name, const json_t *json, ms_config *out) {
@@ -475,11 +474,7 @@ ms_status ms_config_copy(const ms_config *config, ms_config *out) {
   *out = *config;
   out->window = NULL;
   out->inv_freq = NULL;
-  out->json = json_deep_copy(config->json);
-  if (!out->json) {
-    st = MS_FAIL(MS_ENOMEM, "config: no memory for a copy");
-    goto fail;
-  }
+  MS_TRY_OR(fail, ms_json_copy("config", config->json, &out->json));
   MS_TRY_OR(fail, copy_array(config->window, (size_t)config->layers * sizeof *config->window, &p));
   out->window = p;
   MS_TRY_OR(fail, copy_array(config->inv_freq,

@@ -325,7 +325,9 @@ ms_status ms_model_info(const ms_model *m, char **json) {
   int64_t count = 0;
   *json = NULL;
   for (int32_t i = 0; i < m->parameters; i++) count += m->parameter[i].count;
+  ms_json_starved();
   json_t *path = m->path ? json_string(m->path) : NULL;
+  if (ms_json_starved()) return MS_FAIL(MS_ENOMEM, "model info: no memory");
   if (!path) path = json_null(); /* none, or one that is not UTF-8 and cannot be said in JSON */
   json_t *info = json_pack(
       "{s:s, s:I, s:i, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b, s:I, s:o, s:b, s:{s:I, s:I, s:I}}",

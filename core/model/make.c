@@ -162,8 +162,9 @@ ms_status ms_model_shrink(const ms_model *teacher, const int32_t *layer, int32_t
   ms_status st;
   *out = NULL;
   MS_TRY(check_layers(teacher, layer, layers));
-  json_t *json = json_deep_copy(teacher->config.json);
-  if (!json || set_layers(json, &teacher->config, layer, layers)) {
+  json_t *json;
+  MS_TRY(ms_json_copy("shrink", teacher->config.json, &json));
+  if (set_layers(json, &teacher->config, layer, layers)) {
     st = MS_FAIL(MS_ENOMEM, "shrink: no memory for a config");
     goto end;
   }

@@ -37,16 +37,18 @@ static const char *dtype_text(int dtype) {
 static int set_missing(json_t *json, const char *key, json_t *value) {
   if (!json_object_get(json, key)) return json_object_set_new(json, key, value);
   json_decref(value);
-  return 0;
+  return value ? 0 : -1;
 }
 
 /* The file as read; what it left to the reader's defaults is spelled out, since readers differ in
  * them, and the dtype is that of the weights beside it. */
 static ms_status make_config(const ms_model *m, int dtype, json_t **out) {
   const ms_config *c = &m->config;
-  json_t *j = json_deep_copy(c->json);
+  json_t *j;
+  *out = NULL;
+  MS_TRY(ms_json_copy("model", c->json, &j));
   const char *key = json_object_get(j, "dtype") ? "dtype" : "torch_dtype";
-  int bad = !j;
+  int bad = 0;
   bad |= set_missing(j, "architectures", json_pack("[s]", c->family->architecture));
   bad |= set_missing(j, "vocab_size", json_integer(c->vocab));
   bad |= set_missing(j, "hidden_size", json_integer(c->width));
@@ -67,10 +69,11 @@ static ms_status make_config(const ms_model *m, int dtype, json_t **out) {
   bad |= json_object_set_new(j, key, json_string(dtype_text(dtype)));
   if (!strcmp(key, "dtype") && json_object_get(j, "torch_dtype"))
     bad |= json_object_set_new(j, "torch_dtype", json_string(dtype_text(dtype)));
-  *out = j;
-  if (!bad) return MS_OK;
+  if (!bad) {
+    *out = j;
+    return MS_OK;
+  }
   json_decref(j);
-  *out = NULL;
   return MS_FAIL(MS_ENOMEM, "model: no memory for config.json");
 }
 

@@ -85,7 +85,7 @@ static ms_status check_index(const source *s, const char *index, const json_t *m
 static ms_status open_index(source *s, const char *index) {
   json_t *json, *value, *map;
   const char *tensor;
-  MS_TRY(ms_json_read(index, &json));
+  MS_TRY(ms_json_read(index, MS_JSON_MAX_BYTES, &json));
   ms_status st = MS_OK;
   map = json_object_get(json, "weight_map");
   if (!json_is_object(map)) st = MS_FAIL(MS_EIO, "%s: no 'weight_map'", index);
@@ -235,11 +235,13 @@ static void hold_as_stored(ms_model *m, int dtype) {
 
 /* ---- the whole ---- */
 
+enum { CONFIG_MAX_BYTES = 1 << 20 }; /* the largest known has 20 KB */
+
 static ms_status read_config(const char *folder, ms_config *config) {
   char *path;
   json_t *json;
   MS_TRY(ms_text_format(&path, "%s/config.json", folder));
-  ms_status st = ms_json_read(path, &json);
+  ms_status st = ms_json_read(path, CONFIG_MAX_BYTES, &json);
   if (st == MS_OK) {
     st = ms_config_read(path, json, config);
     json_decref(json);

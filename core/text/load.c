@@ -530,7 +530,7 @@ static ms_status load_parts(ms_tokenizer *tok, const json_t *root) {
 
 ms_status ms_tokenizer_load(ms_tokenizer *tok) {
   json_t *root;
-  MS_TRY(ms_json_read(tok->path, &root));
+  MS_TRY(ms_json_read(tok->path, MS_JSON_MAX_BYTES, &root));
   ms_status st = load_parts(tok, root);
   json_decref(root);
   return st;

@@ -264,11 +264,15 @@ static ms_status compile(ms_regex *re, const char *where, const ms_buf *pattern)
   pcre2_general_context_free(general);
   if (!context) return MS_FAIL(MS_ENOMEM, "%s: no memory for a regular expression", where);
   if (!re->code) {
+    if (code == PCRE2_ERROR_HEAP_FAILED)
+      return MS_FAIL(MS_ENOMEM, "%s: no memory for a regular expression", where);
     pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
-    ms_status st = code == PCRE2_ERROR_HEAP_FAILED ? MS_ENOMEM : MS_EUNSUPPORTED;
-    return MS_FAIL(st, "%s: regular expression: %s", where, text);
+    return MS_FAIL(MS_EUNSUPPORTED, "%s: regular expression: %s", where, text);
   }
-  re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0; /* slower without, not wrong */
+  code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE);
+  if (code == PCRE2_ERROR_NOMEMORY)
+    return MS_FAIL(MS_ENOMEM, "%s: no memory to compile a regular expression", where);
+  re->jit = code == 0; /* where it is not built: slower without, not wrong */
   return MS_OK;
 }
 
@@ -310,7 +314,9 @@ ms_status ms_matcher_new(ms_matcher **out) {
     m->stack = pcre2_jit_stack_create(STACK_START, STACK_MOST, general);
   }
   pcre2_general_context_free(general);
-  if (!m->data || !m->context) {
+  uint32_t jit = 0;
+  pcre2_config(PCRE2_CONFIG_JIT, &jit);
+  if (!m->data || !m->context || (jit && !m->stack)) {
     ms_matcher_free(m);
     return MS_FAIL(MS_ENOMEM, "matcher: no memory");
   }
@@ -339,8 +345,9 @@ ms_status ms_regex_find(const ms_regex *re, ms_matcher *m, const char *text, siz
   if (rc < 0) {
     char why[256];
     pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
-    return MS_FAIL(MS_EINVAL, "tokenizer: regular expression gave up at byte %zu of %zu: %s", from,
-                   bytes, why);
+    return MS_FAIL(rc == PCRE2_ERROR_NOMEMORY ? MS_ENOMEM : MS_EINVAL,
+                   "tokenizer: regular expression gave up at byte %zu of %zu: %s", from, bytes,
+                   why);
   }
   const PCRE2_SIZE *at = pcre2_get_ovector_pointer(m->data);
   *start = at[0];

@@ -379,11 +379,17 @@ ms_status ms_checkpoint_find(const char *path, char **found) {
     char *folder;
     json_t *state = NULL;
     MS_TRY_OR(end, ms_text_format(&folder, "%s/%s", path, best));
-    if (open_state(folder, &state) == MS_OK) {
+    st = open_state(folder, &state);
+    if (st == MS_OK) {
       json_decref(state);
       *found = folder;
       break;
     }
+    if (st == MS_ENOMEM) { /* says nothing about the checkpoint */
+      ms_text_free(folder);
+      break;
+    }
+    st = MS_OK;
     ms_log(MS_LOG_WARNING, "damaged checkpoint passed over: %s", ms_last_error());
     ms_text_free(folder);
   }

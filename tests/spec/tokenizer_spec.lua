@@ -712,24 +712,16 @@ describe('tokenizer: calls', function()
   it('leave nothing behind when memory ends at any point', function()
     local path = write(byte_level { merges = { { 'a', 'b' }, { 'ab', 'c' } }, use_regex = true,
       added = { added(300, '<s>'), added(301, '<n>', { normalized = true }) }, normalizer = { type = 'NFC' } })
-    local before, n, done = tonumber(C.ms_test_live()), 0, false
-    while not done do
-      n = n + 1
-      C.ms_test_fail_alloc(n)
-      local failure
-      done, failure = pcall(function()
-        local tok = ms.tokenizer.open(path)
-        local ok, why = pcall(function()
-          assert(tok:decode(tok:ids 'abc <s> cafe\204\129 <n>') == 'abc <s> caf\195\169 <n>')
-        end)
-        tok:free()
-        if not ok then error(why, 0) end
+    local function all()
+      local tok = ms.tokenizer.open(path)
+      local ok, why = pcall(function()
+        return tok:size() .. tok:decode(tok:ids 'abc <s> cafe\204\129 <n>')
       end)
-      C.ms_test_fail_alloc(0)
-      assert.equal(before, tonumber(C.ms_test_live()))
-      assert.is_true(done or n < 1000, failure) -- not memory, then
+      tok:free()
+      if not ok then error(why, 0) end
+      return why
     end
-    assert.is_true(n > 30)
+    assert.is_true(tools.walk_memory(all, '302abc <s> caf\195\169 <n>') > 300)
   end)
 
   it('survive mutated files', function()
