@@ -12,7 +12,10 @@
 
 #include "error.h"
 
-enum { MS_JSON_MAX_BYTES = 256 << 20 };
+enum {
+  MS_JSON_MAX_BYTES = 256 << 20,
+  MS_CONFIG_MAX_BYTES = 1 << 20 /* of config.json and its like: the largest known has 20 KB */
+};
 
 /* `name` is what errors call the text. *out is released with json_decref. */
 ms_status ms_json_parse(const char *name, const char *text, size_t bytes, json_t **out);

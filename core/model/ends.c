@@ -93,7 +93,7 @@ static ms_status put(const ms_folder *folder, const json_t *file) {
 static ms_status carry(const ms_model *m, const ms_folder *folder, const char *path) {
   json_t *file = NULL;
   int changed = 0;
-  ms_status st = ms_json_read(path, &file);
+  ms_status st = ms_json_read(path, MS_CONFIG_MAX_BYTES, &file);
   if (st == MS_ENOMEM) return st;
   st = json_is_object(file) ? merge(m, file, &changed) : MS_OK;
   if (st == MS_OK) st = changed ? put(folder, file) : ms_folder_copy(folder, path, FILE_NAME);

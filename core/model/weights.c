@@ -235,13 +235,11 @@ static void hold_as_stored(ms_model *m, int dtype) {
 
 /* ---- the whole ---- */
 
-enum { CONFIG_MAX_BYTES = 1 << 20 }; /* the largest known has 20 KB */
-
 static ms_status read_config(const char *folder, ms_config *config) {
   char *path;
   json_t *json;
   MS_TRY(ms_text_format(&path, "%s/config.json", folder));
-  ms_status st = ms_json_read(path, CONFIG_MAX_BYTES, &json);
+  ms_status st = ms_json_read(path, MS_CONFIG_MAX_BYTES, &json);
   if (st == MS_OK) {
     st = ms_config_read(path, json, config);
     json_decref(json);
