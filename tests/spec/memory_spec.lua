@@ -18,9 +18,9 @@ local function scoped(body)
   return result
 end
 
-local function walk(least, body)
+local function walk(least, body, tidies)
   local want = scoped(body)
-  local n = tools.walk_memory(function() return scoped(body) end, want)
+  local n = tools.walk_memory(function() return scoped(body) end, want, tidies)
   assert(n >= least, n .. ' allocations')
 end
 
@@ -68,7 +68,7 @@ describe('when memory ends', function()
       model:save(path)
       return json.encode(json.read(path .. '/config.json')) .. select(2, tools.run('cksum <' .. path
         .. '/model.safetensors')) .. select(2, tools.run('ls ' .. path))
-    end)
+    end, 'tidies')
     model:free()
   end)
 
