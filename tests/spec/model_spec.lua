@@ -51,6 +51,14 @@ describe('model', function()
       end
       assert.equal(first, model:hash())
       assert.are_not.equal(create():hash(), create(nil, { rope_theta = 5000 }):hash())
+      local live = tonumber(C.ms_test_live())
+      for n = 1, 3 do -- its buffer, the configuration's text, its own
+        C.ms_test_fail_alloc(n)
+        local ok = pcall(model.hash, model)
+        C.ms_test_fail_alloc(0)
+        assert.is_false(ok)
+        assert.equal(live, tonumber(C.ms_test_live()))
+      end
       assert.are_not.equal(first, own(ms.model.copy(model, { dtype = 'bf16' })):hash())
     end)
   end)

@@ -85,6 +85,10 @@ describe('validation', function()
       assert.is_false((fresh { kd = how, teacher = model(own, 2) })) -- a second one with the same weights
 
       -- the result is the caller's own
+      local mine = ask { kd = { target = 'hidden' } }
+      assert.same(mine, run.state.validation)
+      mine.kl = 9
+      assert.are_not.equal(9, run.state.validation.kl)
       ask({ kd = how }).kl = 7
       assert.same(first, (ask { kd = how }))
       run.state.validation.kl = 8
