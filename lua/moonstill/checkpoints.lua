@@ -5,6 +5,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local optimizer = require 'moonstill.optimizer'
+local paths = require 'moonstill.paths'
 local settings = require 'moonstill.settings'
 local sorted = require 'moonstill.sorted'
 local text = require 'moonstill.text'
@@ -17,8 +18,7 @@ local out = ffi.new 'char *[1]' -- scratch, read at once
 local function list_checkpoints(path)
   local steps = {}
   if C.ms_path_kind(path) ~= 2 then return steps end
-  check(C.ms_dir_list(path, out))
-  for name in text(out[0]):gmatch '[^\n]+' do
+  for _, name in ipairs(paths.list(path)) do
     local digits = name:match '^step%-(%d+)$'
     if digits then steps[#steps + 1] = tonumber(digits) end
   end

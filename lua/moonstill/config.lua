@@ -15,6 +15,7 @@ local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local leave = require 'moonstill.leave'
 local options_of = require 'moonstill.options'
+local paths = require 'moonstill.paths'
 local sorted = require 'moonstill.sorted'
 local distance = options_of.distance
 
@@ -305,6 +306,8 @@ local function read_file(state, path)
   end
   local ok, value = pcall(json.read_yaml, path)
   if not ok then refuse('%s', tostring(value)) end
+  local guess = type(value) ~= 'table' and paths.guess(path) -- a pointer file is a text of YAML too
+  if guess then refuse('%s: %s', path, guess) end
   if value ~= json.null then assign_all(state, value, '', path) end
 end
 
@@ -368,7 +371,8 @@ local function check_complete(state)
     if state.source[key] and (kind == 'path' or kind == 'paths') then
       for _, path in ipairs(type(value) == 'table' and value or { value }) do
         if C.ms_path_kind(path) == 0 then
-          refuse("%s: '%s': no file or folder %s", state.source[key], key, path)
+          refuse("%s: '%s': %s: %s", state.source[key], key, path,
+            paths.missing(path, 'file or folder'))
         end
       end
     end

@@ -8,6 +8,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local known = require 'moonstill.options'.known
+local paths = require 'moonstill.paths'
 local sorted = require 'moonstill.sorted'
 
 local M = {}
@@ -61,9 +62,9 @@ local function build(nodes, i)
   return t, i
 end
 
-local function decode(parse, text, name)
+local function decode(parse, text, name, level)
   if type(text) ~= 'string' then error('text expected, got ' .. type(text), 3) end
-  check(parse(name, text, #text, out), 3)
+  check(parse(name, text, #text, out), level or 3)
   local doc = out[0]
   local ok, value = pcall(build, C.ms_doc_nodes(doc, total), 0)
   C.ms_doc_free(doc)
@@ -96,13 +97,21 @@ local function read_all(path)
   return M.without_mark(text)
 end
 
+-- What a file is that cannot be read says more than where a parser stopped.
+local function decode_file(parse, path)
+  local ok, value = pcall(decode, parse, read_all(path), path, check.NOWHERE)
+  if ok then return value end
+  local guess = paths.guess(path)
+  error(guess and path .. ': ' .. guess or value, 0)
+end
+
 --- The value of a JSON file.
 --- @param path string
-function M.read(path) return decode(C.ms_doc_parse_json, read_all(path), path) end
+function M.read(path) return decode_file(C.ms_doc_parse_json, path) end
 
 --- The value of a YAML file.
 --- @param path string
-function M.read_yaml(path) return decode(C.ms_doc_parse_yaml, read_all(path), path) end
+function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
 
 -- lines ------------------------------------------------------------------------------------------
 

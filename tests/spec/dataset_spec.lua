@@ -408,7 +408,7 @@ describe('dataset: bad rows', function()
       chat, { on_error = 'skip' })
   end)
   it('leave nothing: the files are named, and why', function()
-    local empty = tools.write(folder .. '/empty.jsonl', '')
+    local empty = tools.write(folder .. '/empty.jsonl', '\n \n')
     refused('no samples in .*/empty.jsonl: 0 rows$', open, empty, plain)
     local long = write('longer.jsonl', { { prompt = 'abc', answer = 'd' } })
     refused('no samples in .*/empty.jsonl, .*/longer.jsonl: 1 rows, 1 dropped as longer than max_tokens = 4$',
@@ -420,15 +420,117 @@ describe('dataset: bad rows', function()
   end)
   it('and wrong calls', function()
     refused('no such file', open, folder .. '/nothing.jsonl', plain)
-    refused('files end in', open, folder .. '/data.parquet', plain)
+    refused('b.json: not an array of rows but an object with the keys a, b', open,
+      write('b.json', { '{"b": 1, "a": 2}' }), plain)
+    refused('b.json: not an array of rows but a string', open, write('b.json', { '"text"' }), plain)
     refused('over_long = cut; there are drop, error, truncate', open, path, plain, { over_long = 'cut' })
     refused('max_tokens = 1,', open, path, plain, { max_tokens = 1 })
-    refused('b.json: not an array', open, write('b.json', { '{}' }), plain)
     local data = open(path, plain, { on_error = 'skip' })
     refused('sample 3 of 2', data.sample, data, 3)
     refused('sample 0 of 2', data.batch, data, { 1, 0 })
     refused('a batch of no samples', data.batch, data, {})
     refused('not UTF%-8 at byte 1', open, tools.write(folder .. '/u.txt', 'a\255'), plain)
+  end)
+end)
+
+describe('dataset: files that people have in the place of others', function()
+  local row = '{"prompt":"a","answer":"b"}'
+  local function names(name, content, ...)
+    local path = content and tools.write(folder .. '/' .. name, content) or name
+    for _, want in ipairs { ... } do
+      local ok, why = pcall(open, path, plain)
+      assert.is_false(ok, 'accepted: ' .. name)
+      assert.truthy(why:find(want, 1, true), why)
+      assert.truthy(why:find(path, 1, true), why)
+      assert.is_nil(why:find('%.lua:%d'), why)
+    end
+  end
+  local POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:'
+    .. ('4d7a'):rep(16) .. '\nsize 33417\n'
+  local function utf16(text) return '\255\254' .. text:gsub('.', '%0\0') end
+
+  it('are recognised by their first bytes, whatever their name', function()
+    for _, ending in ipairs { 'jsonl', 'ndjson', 'json', 'txt' } do
+      names('x.' .. ending, POINTER, 'is a pointer file of Git LFS', 'git lfs pull')
+      names('x.' .. ending, '<!DOCTYPE html>\n<html><head>', 'is an HTML page')
+      names('x.' .. ending, '\31\139\8\0' .. ('x'):rep(50), 'is compressed with gzip')
+      names('x.' .. ending, 'PK\3\4' .. ('\0'):rep(22) .. '\4\0\0\0data' .. ('x'):rep(50), 'is a zip archive')
+      names('x.' .. ending, 'PAR1' .. ('x'):rep(50), 'is a Parquet file')
+      names('x.' .. ending, 'ARROW1\0\0' .. ('x'):rep(50), 'is an Arrow file')
+      names('x.' .. ending, utf16(row), 'is text in UTF-16', 'iconv')
+      names('x.' .. ending, (utf16(row):sub(3)), 'is text in UTF-16LE')
+      names('x.' .. ending, '', 'is empty')
+      names('x.' .. ending, 'Entry not found', "is a server's answer")
+    end
+    -- and a row that says "error" is a row
+    assert.equal(1, open(tools.write(folder .. '/x.jsonl', '{"error":"e","prompt":"a","answer":"b"}'), plain):count())
+  end)
+
+  it('are named by their ending', function()
+    names('x.csv', 'prompt,answer\na,b\n', 'files end in .jsonl, .json or .txt', 'read_csv(..).to_json(')
+    names('x.parquet', 'PAR1', 'read_parquet(..).to_json(')
+    names('train', row, 'files end in .jsonl, .json or .txt')
+    names('train', '\31\139\8\0' .. ('x'):rep(50), 'files end in .jsonl', 'is compressed with gzip')
+    names('x.jsonl.gz', '\31\139\8\0' .. ('x'):rep(50), 'is compressed with gzip: decompress it first')
+    os.execute('mkdir -p ' .. folder .. '/set ' .. folder .. '/none')
+    tools.write(folder .. '/set/README.md', '')
+    names(folder .. '/none', nil, 'is a folder, where a file is expected')
+    tools.write(folder .. '/set/train.jsonl', row)
+    names(folder .. '/set', nil, 'is a folder: give its files, such as ' .. folder .. '/set/train.jsonl')
+  end)
+
+  it('are not there: addresses and names on a hub', function()
+    names('https://example.org/train.jsonl', nil, 'no such file: nothing is downloaded here')
+    names('hf://datasets/openai/gsm8k', nil, 'no such file: nothing is downloaded here')
+    for _, name in ipairs { 'openai/gsm8k', 'a-b/c_d.e-1.5' } do
+      names(name, nil, 'no such file; if it is a name on a hub: nothing is downloaded here')
+    end
+    for _, path in ipairs { 'data/train.jsonl', folder .. '/nothing', './a/b', 'a/b/c' } do
+      local ok, why = pcall(open, path, plain)
+      assert.is_false(ok)
+      assert.matches('no such file$', why)
+    end
+  end)
+
+  it('hold rows in another way', function()
+    names('x.jsonl', '[' .. row .. ']\n',
+      ':1: a row is an object; rows of an array: the name of such a file ends in .json')
+    names('x.jsonl', '[\n' .. row .. '\n]\n', ':1: ', 'rows of an array: ')
+    names('x.jsonl', '[' .. row .. ',\n' .. row .. ']\n', ':1: ', 'rows of an array: ')
+    names('x.jsonl', '{\n  "prompt": "a"\n}\n', ':1: ', 'a row stands on one line, as json.dumps writes it')
+    names('x.jsonl', row .. ',\n' .. row .. '\n', ':1: ', 'without commas behind them')
+    names('x.jsonl', 'prompt,answer\na,b\n', ':1: ', 'rows of CSV or TSV are to be written as JSON')
+    names('x.jsonl', '"prompt"\t"answer"\n', ':1: ', 'rows of CSV or TSV')
+    names('x.jsonl', 'Once upon a time\n', ':1: ', 'a plain text is named .txt')
+    names('x.json', row .. '\n' .. row .. '\n', 'a file with a row on each line is named .jsonl')
+    for _, file in ipairs { { 'x.jsonl', '%s' }, { 'x.json', '[%s]' } } do
+      local function bad(text, ...) names(file[1], file[2]:format(text) .. '\n', ...) end
+      bad("{'prompt': 'a', 'answer': 'b'}", "Python's way to print, not JSON: json.dumps writes JSON")
+      for _, word in ipairs { 'None', 'True', 'False' } do
+        bad('{"prompt": ' .. word .. '}', "Python's way to print")
+      end
+      for _, word in ipairs { 'NaN', 'Infinity', '-Infinity' } do
+        bad('{"x": ' .. word .. '}', 'JSON has no NaN and no Infinity')
+      end
+      bad('{"prompt": "\233t\233", "answer": "b"}', 'it is not UTF-8: save it as UTF-8')
+    end
+  end)
+
+  it('are cut off in their last row', function()
+    for _, n in ipairs { 2, 9, 12, #row - 1 } do
+      names('x.jsonl', row .. '\n' .. row:sub(1, n), 'x.jsonl:2: ',
+        'the file ends in the middle of this row: was its download or copy cut off?')
+      names('x.json', '[' .. row .. ',\n' .. row:sub(1, n),
+        'the file ends too early: was its download or copy cut off?')
+    end
+    -- a last line without its end is no fault
+    assert.equal(2, open(tools.write(folder .. '/x.jsonl', row .. '\n' .. row), plain):count())
+    local ok, why = pcall(open, tools.write(folder .. '/x.jsonl', row:sub(1, 9) .. '\n' .. row), plain)
+    assert.is_false(ok)
+    assert.is_nil(why:find 'cut off', why) -- in the middle of a file it is something else
+    local half = tools.write(folder .. '/x.jsonl', row .. '\n' .. row:sub(1, 9))
+    local report = open(half, plain, { on_error = 'skip' }).report
+    assert.matches('x.jsonl:2: .*cut off', report.errors[1])
   end)
 end)
 
