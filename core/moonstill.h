@@ -152,6 +152,7 @@ int64_t ms_tensor_size(const ms_tensor *t, int axis); /* axis < 0: number of ele
 ms_device *ms_tensor_device(const ms_tensor *t);
 ms_status ms_tensor_write(ms_tensor *t, const void *data, int64_t bytes); /* bytes = whole tensor */
 ms_status ms_tensor_read(const ms_tensor *t, void *data, int64_t bytes);
+ms_status ms_tensor_zero(ms_tensor *t); /* all bytes */
 ms_status ms_tensor_copy(ms_tensor *y, const ms_tensor *x); /* same count; converts dtypes */
 /* Like ms_tensor_read and _write, as double whatever the dtype; count = whole tensor. */
 ms_status ms_tensor_read_double(const ms_tensor *t, double *data, int64_t count);

@@ -13,6 +13,7 @@
 #include "memory.h"
 
 enum { YAML_MAX_BYTES = 16 << 20, YAML_MAX_DEPTH = 100, YAML_MAX_NODES = 1 << 20 };
+enum { YAML_MAX_ALIASED = 64 << 20 };
 
 struct ms_doc {
   ms_node *node;
@@ -91,6 +92,26 @@ static ms_status add_json(ms_doc *doc, json_t *value) {
   return MS_OK;
 }
 
+static int64_t count_json(json_t *value) {
+  const char *key;
+  json_t *child;
+  size_t i;
+  int64_t n = 1;
+  json_array_foreach(value, i, child) n += count_json(child);
+  json_object_foreach(value, key, child) n += 1 + count_json(child);
+  return n;
+}
+
+/* Room for exactly the nodes there are: growing by doubling would take three times as much. */
+static ms_status make_room(ms_doc *doc) {
+  void *p;
+  int64_t n = count_json(doc->json);
+  MS_TRY(ms_alloc((size_t)n * sizeof *doc->node, "document", &p));
+  doc->node = p;
+  doc->room = n;
+  return MS_OK;
+}
+
 ms_status ms_doc_parse_json(const char *name, const char *text, int64_t bytes, ms_doc **out) {
   void *p;
   *out = NULL;
@@ -98,6 +119,7 @@ ms_status ms_doc_parse_json(const char *name, const char *text, int64_t bytes, m
   MS_TRY(ms_alloc(sizeof(ms_doc), "document", &p));
   ms_doc *doc = p;
   ms_status st = ms_json_parse(name, text, (size_t)bytes, &doc->json);
+  if (st == MS_OK) st = make_room(doc);
   if (st == MS_OK) st = add_json(doc, doc->json);
   if (st == MS_OK)
     *out = doc;
@@ -129,6 +151,7 @@ typedef struct reader {
   int64_t anchor_count, anchor_room;
   map_key *keys; /* a stack: the keys of all open mappings */
   int64_t key_count, key_room;
+  int64_t aliased; /* bytes of the texts that aliases stand for */
 } reader;
 
 static int line_of(const yaml_mark_t *mark) { return (int)mark->line + 1; }
@@ -303,7 +326,11 @@ static ms_status add_alias(reader *r, const yaml_event_t *e) {
   for (int64_t from = r->anchors[i].first, at; from < r->anchors[i].end; from++) {
     MS_TRY(add_node(r->doc, 0, 0, &at));
     r->doc->node[at] = r->doc->node[from];
-    if (at >= YAML_MAX_NODES) return fail_at(r, &e->start_mark, "aliases make the document huge");
+    r->aliased += r->doc->node[at].bytes;
+    if (at >= YAML_MAX_NODES)
+      return fail_at(r, &e->start_mark, "aliases make more than 1048576 nodes");
+    if (r->aliased > YAML_MAX_ALIASED)
+      return fail_at(r, &e->start_mark, "aliases make more than 67108864 bytes of text");
   }
   return MS_OK;
 }

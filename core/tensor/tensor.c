@@ -137,6 +137,8 @@ ms_status ms_tensor_read(const ms_tensor *t, void *data, int64_t bytes) {
   return MS_OP(t->dev, read, data, t->data, (size_t)bytes);
 }
 
+ms_status ms_tensor_zero(ms_tensor *t) { return MS_OP(t->dev, zero, t->data, bytes_of(t)); }
+
 ms_status ms_tensor_copy(ms_tensor *y, const ms_tensor *x) {
   char a[200], b[200];
   MS_REQUIRE(y->dev == x->dev, "tensor copy: from %s to %s", x->dev->spec, y->dev->spec);

@@ -20,6 +20,7 @@ struct ms_decoder {
   int skip_special;
   state state[MS_STEPS_MOST];
   ms_buf out, made;
+  ms_room room;
 };
 
 static ms_status feed(ms_decoder *d, int i, const char *text, size_t bytes);
@@ -163,7 +164,7 @@ static ms_status replace(ms_decoder *d, int i, const char *text, size_t bytes) {
   ms_matcher *m = NULL;
   const ms_step *s = &d->tok->decoder.step[i];
   ms_status st = s->regex ? ms_matcher_new(&m) : MS_OK;
-  if (st == MS_OK) st = ms_step_replace(s, m, text, bytes, &made);
+  if (st == MS_OK) st = ms_step_replace(s, m, text, bytes, &made, &d->room);
   if (st == MS_OK) st = feed(d, i + 1, made.data, made.size);
   ms_matcher_free(m);
   ms_buf_free(&made);
@@ -214,6 +215,7 @@ static ms_status add(ms_decoder *d, int32_t id) {
   const char *text = ms_vocab_text(&d->tok->vocab, id, &bytes);
   /* Rows of a model behind its tokenizer's last id have no text. */
   if (!text || (d->skip_special && ms_tokenizer_is_special(d->tok, id))) return MS_OK;
+  ms_room_give(&d->room, bytes + 1); /* one at least: steps may put something between tokens */
   return feed(d, 0, text, bytes);
 }
 

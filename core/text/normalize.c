@@ -105,17 +105,18 @@ static ms_status nfc(const char *text, size_t bytes, ms_buf *out, ms_buf *chars)
   return ms_buf_add(out, text + done, bytes - done);
 }
 
-static ms_status apply(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
-                       ms_buf *out) {
+static ms_status apply(const ms_step *s, ms_matcher *m, const char *text, size_t bytes, ms_buf *out,
+                       ms_room *room) {
   ms_buf chars = {0};
   ms_status st = MS_OK;
   switch (s->kind) {
     case MS_STEP_NFC: st = nfc(text, bytes, out, &chars); break;
     case MS_STEP_PREPEND:
-      if (bytes) st = ms_buf_add(out, s->text, s->text_bytes);
+      if (bytes) st = ms_room_take(room, s->text_bytes);
+      if (bytes && st == MS_OK) st = ms_buf_add(out, s->text, s->text_bytes);
       if (st == MS_OK) st = ms_buf_add(out, text, bytes);
       break;
-    case MS_STEP_REPLACE: st = ms_step_replace(s, m, text, bytes, out); break;
+    case MS_STEP_REPLACE: st = ms_step_replace(s, m, text, bytes, out, room); break;
     default: st = MS_FAIL(MS_EINVAL, "normalizer: step %d", s->kind);
   }
   ms_buf_free(&chars);
@@ -123,7 +124,7 @@ static ms_status apply(const ms_step *s, ms_matcher *m, const char *text, size_t
 }
 
 ms_status ms_normalize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                       ms_buf *out, ms_buf *spare) {
+                       ms_buf *out, ms_buf *spare, ms_room *room) {
   out->size = 0;
   MS_TRY(ms_buf_add(out, text, bytes));
   for (int i = 0; i < steps->count; i++) {
@@ -131,7 +132,7 @@ ms_status ms_normalize(const ms_steps *steps, ms_matcher *m, const char *text, s
     *out = *spare;
     *spare = input;
     out->size = 0;
-    MS_TRY(apply(&steps->step[i], m, spare->data, spare->size, out));
+    MS_TRY(apply(&steps->step[i], m, spare->data, spare->size, out, room));
   }
   return MS_OK;
 }

@@ -129,7 +129,7 @@ static ms_status add_meta(const ms_step *s, const char *text, size_t bytes, int 
 }
 
 /* Writes every word anew. */
-static ms_status rewrite(const ms_step *s, ms_words *w) {
+static ms_status rewrite(const ms_step *s, ms_words *w, ms_room *room) {
   size_t n = w->span.size / sizeof(ms_span);
   ms_span *span = (void *)w->span.data;
   w->spare_text.size = 0;
@@ -146,6 +146,7 @@ static ms_status rewrite(const ms_step *s, ms_words *w) {
       MS_TRY(ms_buf_add(&w->spare_text, text, bytes));
     }
     span[i].end = w->spare_text.size;
+    MS_TRY(ms_room_take(room, span[i].end - span[i].start));
   }
   ms_buf swap = w->text;
   w->text = w->spare_text;
@@ -154,7 +155,7 @@ static ms_status rewrite(const ms_step *s, ms_words *w) {
 }
 
 ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                         int first, ms_words *w) {
+                         int first, ms_words *w, ms_room *room) {
   ms_span whole = {0, bytes, first};
   w->text.size = w->span.size = 0;
   MS_TRY(ms_buf_add(&w->text, text, bytes));
@@ -163,7 +164,7 @@ ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text,
     if (steps->step[i].kind == MS_STEP_SPLIT) {
       MS_TRY(split(&steps->step[i], m, w));
     } else {
-      MS_TRY(rewrite(&steps->step[i], w));
+      MS_TRY(rewrite(&steps->step[i], w, room));
     }
   }
   return MS_OK;

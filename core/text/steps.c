@@ -27,8 +27,27 @@ ms_status ms_step_find(const ms_step *s, ms_matcher *m, const char *text, size_t
   return MS_OK;
 }
 
+enum { ROOM_FOR_ALL = 64 << 10, ROOM_FOR_EACH = 64 };
+
+void ms_room_give(ms_room *room, size_t bytes) {
+  if (!room->text) room->left = ROOM_FOR_ALL;
+  room->text += bytes;
+  room->left += ROOM_FOR_EACH * bytes;
+}
+
+ms_status ms_room_take(ms_room *room, size_t bytes) {
+  if (bytes > room->left)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "tokenizer: the steps of its file make more than %zu bytes of %zu: the limit is "
+                   "%d, and %d for each byte of the text",
+                   ROOM_FOR_ALL + ROOM_FOR_EACH * room->text, room->text, ROOM_FOR_ALL,
+                   ROOM_FOR_EACH);
+  room->left -= bytes;
+  return MS_OK;
+}
+
 ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
-                          ms_buf *out) {
+                          ms_buf *out, ms_room *room) {
   size_t done = 0, from = 0, start, end;
   int found;
   while (from <= bytes) {
@@ -36,6 +55,7 @@ ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, siz
     if (!found) break;
     if (start == end)
       return MS_FAIL(MS_EUNSUPPORTED, "tokenizer: Replace: its pattern matches the empty text");
+    MS_TRY(ms_room_take(room, s->text_bytes));
     MS_TRY(ms_buf_add(out, text + done, start - done));
     MS_TRY(ms_buf_add(out, s->text, s->text_bytes));
     done = from = end;

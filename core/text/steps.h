@@ -52,14 +52,23 @@ void ms_steps_free(ms_steps *s);
 /* The next match of a pattern at or after `from`; regular expressions and literals only. */
 ms_status ms_step_find(const ms_step *s, ms_matcher *m, const char *text, size_t bytes, size_t from,
                        size_t *start, size_t *end, int *found);
+/* What all steps together may still make of a text: a chain in a file of some lines could make
+ * gigabytes of a word. */
+typedef struct ms_room {
+  size_t left, text; /* text: the bytes that were given */
+} ms_room;
+/* 64 KiB for the whole, and 64 bytes for each of the text's. */
+void ms_room_give(ms_room *room, size_t bytes);
+ms_status ms_room_take(ms_room *room, size_t bytes);
+
 /* Adds to `out` the text with every match of s replaced by its `text`. */
 ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
-                          ms_buf *out);
+                          ms_buf *out, ms_room *room);
 
 /* Applies a normalizer to one stretch of text. The result is in `out`, whose old content is lost;
  * `spare` is scratch. */
 ms_status ms_normalize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                       ms_buf *out, ms_buf *spare);
+                       ms_buf *out, ms_buf *spare, ms_room *room);
 
 /* A word of a text; `first`: it begins where the whole text begins. */
 typedef struct ms_span {
@@ -72,7 +81,7 @@ typedef struct ms_words {
 } ms_words;
 /* Cuts a stretch of normalized text into words, in w->text and w->span. */
 ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                         int first, ms_words *w);
+                         int first, ms_words *w, ms_room *room);
 void ms_words_free(ms_words *w);
 
 /* The character that stands for a byte in byte-level vocabularies, and back (-1: none). */

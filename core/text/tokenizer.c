@@ -106,7 +106,7 @@ static void give_back(ms_tokenizer *tok, ms_worker *w) {
 
 static ms_status encode_words(const ms_tokenizer *tok, ms_worker *w, const char *text, size_t bytes,
                               int first) {
-  MS_TRY(ms_pretokenize(&tok->pretokenizer, w->matcher, text, bytes, first, &w->words));
+  MS_TRY(ms_pretokenize(&tok->pretokenizer, w->matcher, text, bytes, first, &w->words, &w->room));
   const ms_span *span = (const void *)w->words.span.data;
   for (size_t i = 0; i < w->words.span.size / sizeof *span; i++)
     MS_TRY(ms_bpe_encode(&tok->bpe, w->bpe, w->words.text.data + span[i].start,
@@ -117,7 +117,8 @@ static ms_status encode_words(const ms_tokenizer *tok, ms_worker *w, const char 
 static ms_status encode_text(const ms_tokenizer *tok, ms_worker *w, const char *text, size_t bytes,
                              int parse, int first) {
   if (tok->normalizer.count) {
-    MS_TRY(ms_normalize(&tok->normalizer, w->matcher, text, bytes, &w->normal, &w->spare));
+    MS_TRY(
+        ms_normalize(&tok->normalizer, w->matcher, text, bytes, &w->normal, &w->spare, &w->room));
     text = w->normal.data;
     bytes = w->normal.size;
   }
@@ -138,6 +139,8 @@ static ms_status encode_text(const ms_tokenizer *tok, ms_worker *w, const char *
 static ms_status encode(const ms_tokenizer *tok, ms_worker *w, const char *text, size_t bytes,
                         int special, int parse) {
   w->ids.size = w->raw.size = 0;
+  w->room = (ms_room){0};
+  ms_room_give(&w->room, bytes);
   if (special) MS_TRY(ms_buf_add(&w->ids, tok->before.data, tok->before.size));
   MS_TRY(ms_added_split(&tok->added[0], text, bytes, parse, &w->raw));
   const ms_stretch *s = (const void *)w->raw.data;

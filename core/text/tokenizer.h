@@ -17,6 +17,7 @@ typedef struct ms_worker {
   ms_matcher *matcher;
   ms_bpe_worker *bpe;
   ms_words words;
+  ms_room room;                           /* for the text that is being encoded */
   ms_buf normal, spare, raw, cooked, ids; /* raw, cooked: stretches before and after normalizing */
 } ms_worker;
 

@@ -87,14 +87,24 @@ function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name
 --- @return string
 function M.without_mark(text) return text:sub(1, 3) == '\239\187\191' and text:sub(4) or text end
 
+local CHUNK = 65536
+local MOST = 256 * 2 ^ 20 -- bytes of a text or a line: the core reads no longer ones
+
+-- A file may have no end, as devices do.
 local function read_all(path)
   if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 3) end
   local file, why = io.open(path, 'rb')
   if not file then error(why, 3) end
-  local text, problem = file:read '*a'
+  local parts, bytes, part, problem = {}, 0, nil, nil
+  repeat
+    part, problem = file:read(16 * CHUNK)
+    parts[#parts + 1] = part
+    bytes = bytes + (part and #part or 0)
+  until not part or bytes > MOST
   file:close()
-  if not text then error(path .. ': ' .. tostring(problem), 3) end
-  return M.without_mark(text)
+  if problem then error(path .. ': ' .. problem, 3) end
+  if bytes > MOST then error(('%s: longer than %d bytes, the limit'):format(path, MOST), 3) end
+  return M.without_mark(table.concat(parts))
 end
 
 -- What a file is that cannot be read says more than where a parser stopped.
@@ -115,8 +125,6 @@ function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
 
 -- lines ------------------------------------------------------------------------------------------
 
-local CHUNK = 65536
-
 --- Iterates over the lines of a file, with their numbers and without their ends; any byte may occur
 --- in a line, and the file is never held as a whole. The third value is true for a line that ended:
 --- the last one may not have.
@@ -128,6 +136,12 @@ function M.text_lines(path)
   if not file then error(why, 2) end
   local chunk, at, number = '', 1, 0
   local parts = {} -- of a line that spans chunks: joined once, so long lines cost no more
+
+  local function too_long()
+    file:close()
+    file = nil
+    error(('%s: line %d is longer than %d bytes, the limit'):format(path, number + 1, MOST), 3)
+  end
 
   local function line(text, ended)
     if #parts > 0 then
@@ -148,6 +162,7 @@ function M.text_lines(path)
         return line(text, true)
       end
       if at <= #chunk then parts[#parts + 1] = chunk:sub(at) end
+      if #parts > MOST / CHUNK then too_long() end
       local more, problem = file:read(CHUNK)
       chunk, at = more or '', 1
       if not more then

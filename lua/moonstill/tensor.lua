@@ -78,8 +78,7 @@ end
 --- @return ms_tensor
 function M.zeros(dev, dtype, ...)
   local t = M.new(dev, dtype, ...)
-  local n = t:count()
-  check(C.ms_tensor_write_double(t.p, ffi.new('double[?]', n), n))
+  check(C.ms_tensor_zero(t.p))
   return t
 end
 

@@ -88,7 +88,7 @@ d:
       text[i + 1] = ('a%d: &a%d [%s]'):format(i, i, table.concat({ ref, ref, ref, ref, ref, ref, ref,
         ref, ref, ref }, ', '))
     end
-    fails(table.concat(text, '\n'), 'huge')
+    fails(table.concat(text, '\n'), 'more than 1048576 nodes')
   end)
 
   it('survives broken texts', function()
