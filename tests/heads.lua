@@ -34,7 +34,9 @@ local function log_mix(c, lp, lq) -- log(c p + (1 - c) q), without underflow
   return max + log(c * exp(lp - max) + (1 - c) * exp(lq - max))
 end
 
--- Weights of adaptive_kl; `order` are the symbols that may be head, the bucket is not among them.
+-- Weights of adaptive_kl: gaps over the head, the fewest largest p with mass >= 1 - alpha - 1e-6 (all
+-- of them at alpha 0, though p may round to 1), and over the others; `order` are the symbols that may
+-- be head, the bucket is not among them.
 local function adaptive(lp, lq, order, alpha)
   local by_mass, head, mass, in_head, tail = {}, 0, 0, {}, 0
   for i, s in ipairs(order) do by_mass[i] = s end
@@ -43,7 +45,7 @@ local function adaptive(lp, lq, order, alpha)
     return a < b
   end)
   for _, s in ipairs(by_mass) do
-    if mass >= 1 - alpha then break end
+    if alpha > 0 and mass >= 1 - alpha - 1e-6 then break end
     mass, in_head[s] = mass + exp(lp[s]), true
   end
   for s in pairs(lp) do

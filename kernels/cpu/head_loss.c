@@ -346,6 +346,10 @@ static void adaptive_weights(double head, double tail, objective_args *o) {
   o->reverse = none ? 0.5f : (float)(tail / (head + tail));
 }
 
+/* Whether this much of the teacher's mass fills the head, the fewest largest p with mass >= 1 - alpha.
+ * A sum of rounded p that meets 1 - alpha exactly may come out a little below, hence the 1e-6. */
+static inline int fills_head(double mass, double alpha) { return mass >= 1 - alpha - 1e-6; }
+
 static int by_mass(const void *a, const void *b) {
   const struct candidate *x = a, *y = b;
   if (x->lp != y->lp) return x->lp > y->lp ? -1 : 1;
@@ -363,7 +367,7 @@ static void symbol_gaps(work *w, const int32_t *id, int32_t n, double alpha, obj
     }
   qsort(w->candidate, (size_t)count, sizeof *w->candidate, by_mass);
   int32_t in = 0;
-  while (in < count && (mass < 1 - alpha || alpha <= 0)) mass += exp(w->candidate[in++].lp);
+  while (in < count && (alpha <= 0 || !fills_head(mass, alpha))) mass += exp(w->candidate[in++].lp);
   for (int32_t i = 0; i < n; i++) {
     struct candidate c = {w->lp[i], w->symbol[i] < 0 ? -1 : id[w->symbol[i]]};
     int is_head = w->symbol[i] >= 0 && in && by_mass(&c, &w->candidate[in - 1]) <= 0;
@@ -555,8 +559,8 @@ static inline int mass_bin(float lp) {
   return lp <= -60 ? -1 : lp > 0 ? 0 : (int)(-lp * MASS_PER_NAT);
 }
 
-/* The last id of the head: the fewest largest p with mass >= 1 - alpha. Masses are summed by bins
- * of lp; only the bin in which the sum is reached has to be sorted. */
+/* The last id of the head. Masses are summed by bins of lp; only the bin in which the head is filled
+ * has to be sorted. */
 static struct candidate last_of_head(const full *f, work *w, double alpha) {
   float lp[LOGSUM_BLOCK], lq[LOGSUM_BLOCK];
   double mass = 0;
@@ -573,16 +577,15 @@ static struct candidate last_of_head(const full *f, work *w, double alpha) {
       if (at >= 0) w->mass[at] += lq[i];
     }
   }
-  if (alpha >= 1) return (struct candidate){INFINITY, -1};
-  if (alpha <= 0)
-    return (struct candidate){-INFINITY, INT32_MAX}; /* all, though p may round to 1 */
-  while (bin < MASS_BINS && mass + w->mass[bin] < 1 - alpha) mass += w->mass[bin++];
+  if (fills_head(0, alpha)) return (struct candidate){INFINITY, -1};
+  if (alpha <= 0) return (struct candidate){-INFINITY, INT32_MAX};
+  while (bin < MASS_BINS && !fills_head(mass + w->mass[bin], alpha)) mass += w->mass[bin++];
   if (bin == MASS_BINS) return (struct candidate){-INFINITY, INT32_MAX};
   for (int64_t i = 0; i < f->t->vocab; i++)
     if (mass_bin(w->h[i]) == bin) w->candidate[count++] = (struct candidate){w->h[i], (int32_t)i};
   qsort(w->candidate, (size_t)count, sizeof *w->candidate, by_mass);
   int64_t in = 0;
-  while (in + 1 < count && (mass += exp(w->candidate[in].lp)) < 1 - alpha) in++;
+  while (in + 1 < count && !fills_head(mass += exp(w->candidate[in].lp), alpha)) in++;
   return w->candidate[in];
 }
 

@@ -89,6 +89,9 @@ static inline void skewed_reverse_kl(const element *s, const objective_args *a, 
   *h = vf_zero() - s->q * v - l * c * s->d * ratio;
 }
 
+/* Forward and reverse, weighted by the gaps sum |p - q| over head and tail. The head are the fewest
+ * largest p with mass >= 1 - alpha - 1e-6, ties by id; the leftover of a top-k target is tail, and at
+ * alpha = 0 all else is head. The weights are constants in h, 1/2 each when both gaps are 0. */
 static inline void adaptive_kl(const element *s, const objective_args *a, vf *value, vf *h) {
   vf f, g, hf, hg;
   forward_kl(s, a, &f, &hf);

@@ -249,6 +249,47 @@ describe('objectives: parameters and factors', function()
     end
   end)
 
+  it('adaptive_kl: a head whose mass meets 1 - alpha takes no more', function()
+    -- One of two ids: the gaps are equal, so the value is the mean of forward's and reverse's.
+    local equal, two = { 0, 0 }, { 2, 0 }
+    for _, o in ipairs { { kind = 'logits' }, { kind = 'hidden' }, { k = 2 }, { k = 2, tail = 'renormalize' } } do
+      o.objective = 'adaptive_kl'
+      near(0.380797078, (kd({ equal }, { two }, o)))
+      o.parameter = 0.5 - 0.9e-6 -- within the slack of sums
+      near(0.380797078, (kd({ equal }, { two }, o)))
+      o.parameter = 0.5 - 1.5e-6 -- and out of it: both ids
+      near(0.433780830, (kd({ equal }, { two }, o)))
+      o.parameter = 1 - 0.5e-6 -- no id
+      near(0.327813326, (kd({ equal }, { two }, o)))
+    end
+    -- a head without ids, after one that had some
+    local target = heads.target({ equal }, { kind = 'logits', on = 'all' })
+    local function term(alpha) return { objective = 'adaptive_kl', parameter = alpha, on = 'all', target = target } end
+    local got = heads.run({ two }, { term(0.5), term(1 - 0.5e-6) }, {})
+    near(0.380797078, got[1].value)
+    near(0.327813326, got[2].value)
+    -- m of n equal ids, each sum of which is rounded n times: the first m, counted and not summed
+    for _, n in ipairs { 3, 10, 100, 5000 } do
+      local y, z = {}, random_row(n, n, 2)
+      for i = 1, n do y[i] = 0 end
+      local q = {}
+      for i = 1, n do q[i] = math.exp(-heads.ce_row(z, i - 1)) end
+      for _, m in ipairs { 1, math.floor(n / 3), math.floor(n / 2), n - 1 } do
+        local gap = { 0, 0 }
+        for i = 1, n do
+          local side = i <= m and 1 or 2
+          gap[side] = gap[side] + math.abs(q[i] - 1 / n)
+        end
+        local weights = { gap[1] / (gap[1] + gap[2]), gap[2] / (gap[1] + gap[2]) }
+        local want = heads.kd_row({ objective = 'adaptive_kl', T = 1, vocab = n }, z, y, weights)
+        for _, o in ipairs { { kind = 'logits' }, { kind = 'hidden' }, { k = n } } do
+          o.objective, o.parameter = 'adaptive_kl', 1 - m / n
+          near(want, (kd({ y }, { z }, o)), 20) -- sums of up to 5000 gaps, each rounded to f32
+        end
+      end
+    end
+  end)
+
   it('tvd has no sign where the two agree to 1e-5', function()
     local base = { { 1, 0, -1, 0.5 } }
     local close = { { 1 + 2e-6, 0, -1, 0.5 } }
