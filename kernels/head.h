@@ -9,7 +9,11 @@
  * side leaves both; so does B when either side has nothing in it (all of it is -inf); an id outside
  * S that only one side has at -inf stays in the other side's B: a top-k target does not say which
  * ids its leftover is made of. Whatever left, the remaining symbols are normalised again on both
- * sides; with none left the loss is 0. */
+ * sides; with none left the loss is 0.
+ *
+ * lp and lq are f32, and sums over them must not lose what is small: given the logits, a row's value
+ * is right to 1e-5 of itself and its gradient to 1e-5 of its largest element, for any vocabulary and
+ * however sure a row is, plus 2e-6 over the distance of the sides' logits where they nearly agree. */
 #ifndef MS_KERNELS_HEAD_H
 #define MS_KERNELS_HEAD_H
 #include <stdint.h>

@@ -400,12 +400,17 @@ static void renormalize(float *x, int32_t n) {
   for (int32_t i = 0; i < n; i++) x[i] = (float)(x[i] - l);
 }
 
-/* sum of exp(x), x <= 0 but for rounding. */
+/* sum of exp(x), x <= 0 but for rounding; sums of f32 are kept short, as in objective.h. */
 static double mass_of(const float *x, int64_t n) {
-  vf sum = vf_zero();
-  for (int64_t i = 0; i < n; i += VF_LANES)
-    sum = sum + vf_exp(vf_load_fill(x + i, n - i, -INFINITY));
-  return vf_sum(sum);
+  double mass = 0;
+  for (int64_t from = 0; from < n; from += OBJECTIVE_PART) {
+    int64_t end = n - from < OBJECTIVE_PART ? n : from + OBJECTIVE_PART;
+    vf sum = vf_zero();
+    for (int64_t i = from; i < end; i += VF_LANES)
+      sum = sum + vf_exp(vf_load_fill(x + i, end - i, -INFINITY));
+    mass += vf_sum(sum);
+  }
+  return mass;
 }
 
 /* Lists the symbols that both sides have, sets lp and lq; returns the student's mass in the
@@ -473,7 +478,7 @@ static void topk_term(const plan *p, work *w, int index, const int32_t *slot, in
   int g = p->group[index], objective = objective_resolve(t->objective, t->parameter);
   int64_t row = t->row[r];
   support s = {.id = t->id + row * t->k, .slot = slot, .log_p = t->log_p + row * t->k};
-  objective_args o = {(float)t->parameter, (float)t->sign_width, 0, 0};
+  objective_args o = {(float)t->parameter, (float)t->sign_width, 0, 0, 0};
   objective_sums sums = {0, 0, 0, 0};
 
   for (int32_t j = 0; j < t->k; j++) w->mark[slot[j]] = index + 1;
@@ -485,6 +490,10 @@ static void topk_term(const plan *p, work *w, int index, const int32_t *slot, in
   stats[MS_HEAD_STUDENT_MASS] = list_symbols(p, w, t, g, &s);
   if (objectives[objective].needs & OBJECTIVE_GAPS)
     symbol_gaps(w, s.id, s.symbols, t->parameter, &o);
+  if (s.symbols) {
+    int64_t top = block_find(w->lq, s.symbols, block_max(w->lq, s.symbols));
+    objective_set_centre(objective, &o, w->lp[top], w->lq[top]);
+  }
   objectives[objective].loop(w->dh, w->q, &sums, w->lp, w->lq,
                              (s.symbols + VF_LANES - 1) / VF_LANES * VF_LANES, &o);
   stats[MS_HEAD_VALUE] = sums.value * t->t_scale;
@@ -516,6 +525,14 @@ typedef struct full {
   int nan;
 } full;
 
+/* A block's sum; top: the place of its maximum, if it is the row's so far, or -1. That id's term, 1,
+ * is added in double: with nearly all of the mass it would hide the others'. */
+static logsum full_sum(float *z, int64_t n, int64_t top, float max, float inv_t) {
+  if (top < 0 || max == INFINITY) return (logsum){max, block_exp(NULL, z, n, max, inv_t)};
+  z[top] = -INFINITY;
+  return (logsum){max, 1 + (double)block_exp(NULL, z, n, max, inv_t)};
+}
+
 /* Adds a block to both log-sum-exps; pa and pb are scratch. */
 static void full_block(full *f, int64_t from, int64_t n, float *pa, float *pb) {
   for (int64_t i = 0; i < n; i += VF_LANES) {
@@ -526,10 +543,12 @@ static void full_block(full *f, int64_t from, int64_t n, float *pa, float *pb) {
   }
   int64_t room = (n + VF_LANES - 1) / VF_LANES * VF_LANES;
   float ma = block_max(pa, room), mb = block_max(pb, room);
-  if (ma > f->sy.max) f->top_y = from + block_find(pa, n, ma);
-  if (mb > f->sz.max) f->top_z = from + block_find(pb, n, mb);
-  logsum a = {ma, block_exp(NULL, pa, room, ma, f->inv_tt)};
-  logsum b = {mb, block_exp(NULL, pb, room, mb, f->inv_t)};
+  int64_t top_a = ma > f->sy.max ? block_find(pa, n, ma) : -1;
+  int64_t top_b = mb > f->sz.max ? block_find(pb, n, mb) : -1;
+  if (top_a >= 0) f->top_y = from + top_a;
+  if (top_b >= 0) f->top_z = from + top_b;
+  logsum a = full_sum(pa, room, top_a, ma, f->inv_tt);
+  logsum b = full_sum(pb, room, top_b, mb, f->inv_t);
   f->nan |= isnan(a.sum) || isnan(b.sum);
   logsum_add(&f->sy, a, f->inv_tt);
   logsum_add(&f->sz, b, f->inv_t);
@@ -640,7 +659,7 @@ static void full_term(const plan *p, work *w, int index, float *z, int64_t r, in
   const ms_head_term *t = &args->term[index];
   const ms_head_source *y = &args->source[t->source];
   int objective = objective_resolve(t->objective, t->parameter);
-  objective_args o = {(float)t->parameter, (float)t->sign_width, 0, 0};
+  objective_args o = {(float)t->parameter, (float)t->sign_width, 0, 0, 0};
   objective_sums sums = {0, 0, 0, 0};
   float lp[LOGSUM_BLOCK], lq[LOGSUM_BLOCK];
   full f = {.t = t,
@@ -664,6 +683,8 @@ static void full_term(const plan *p, work *w, int index, float *z, int64_t r, in
   f.log_z = (float)logsum_log(f.sz);
   f.log_y = (float)logsum_log(f.sy);
   if (objectives[objective].needs & OBJECTIVE_GAPS) full_gaps(&f, w, t->parameter, &o);
+  full_logs(&f, f.top_z, 1, lp, lq);
+  objective_set_centre(objective, &o, lp[0], lq[0]);
   FULL_BLOCKS(t->vocab) {
     full_logs(&f, from, n, lp, lq);
     objectives[objective].loop(w->h + from, NULL, &sums, lp, lq,

@@ -6,7 +6,8 @@
  * - A divergence sum a log(a / b) is summed as a (e^w - 1 - w), w = log(b / a). The added
  *   sum (b - a) is 0, every part is >= 0, and near w = 0 a series replaces the cancellation.
  * - A constant times q may be added to h, since h_j - q_j sum(h) does not change: forward's
- *   h = -p becomes q - p.
+ *   h = -p becomes q - p, and `centre` makes h vanish where q is largest, so that an id with nearly
+ *   all of q does not get its gradient, which is next to nothing, as the difference of large numbers.
  *
  * Nothing is divided by p or q: the larger of the two is exp(max(lp, lq)), the other follows by
  * e^-|r|, and mixtures m are handled as m / max(p, q), which lies in (0, 1]. */
@@ -19,6 +20,7 @@ typedef struct objective_args {
   float parameter;
   float sign_width;       /* tvd */
   float forward, reverse; /* adaptive_kl's weights */
+  float centre;           /* h / q, without it, of the symbol with the largest q */
 } objective_args;
 
 typedef struct objective_sums {
@@ -124,14 +126,15 @@ static inline element element_of(vf lp, vf lq) {
 /* n symbols, n a multiple of VF_LANES (fill up with lp = lq = OBJECTIVE_FILL, which adds nothing): sets h
  * and q (NULL: not wanted), adds to the sums. */
 #define OBJECTIVE_FILL (-1e30f)
-static inline __attribute__((always_inline)) void objective_loop(
+static inline __attribute__((always_inline)) void objective_part(
     float *h, float *q, objective_sums *sums, const float *lp, const float *lq, int64_t n,
     const objective_args *args, objective_element *one) {
-  vf value = vf_zero(), slope = value, pp = value, qq = value;
+  vf value = vf_zero(), slope = value, pp = value, qq = value, centre = vf_set(args->centre);
   for (int64_t i = 0; i < n; i += VF_LANES) {
     vf a = vf_load(lp + i), b = vf_load(lq + i), v, g;
     element s = element_of(a, b);
     one(&s, args, &v, &g);
+    g = vf_fnma(centre, s.q, g);
     vf_store(h + i, g);
     if (q) vf_store(q + i, s.q);
     value = value + v;
@@ -143,6 +146,16 @@ static inline __attribute__((always_inline)) void objective_loop(
   sums->h += vf_sum(slope);
   sums->p_log_p += vf_sum(pp);
   sums->q_log_q += vf_sum(qq);
+}
+
+/* Sums of f32 are kept short: beside a large term, those of a whole vocabulary would be lost. */
+enum { OBJECTIVE_PART = 64 * VF_LANES };
+static inline __attribute__((always_inline)) void objective_loop(
+    float *h, float *q, objective_sums *sums, const float *lp, const float *lq, int64_t n,
+    const objective_args *args, objective_element *one) {
+  for (int64_t i = 0; i < n; i += OBJECTIVE_PART)
+    objective_part(h + i, q ? q + i : NULL, sums, lp + i, lq + i,
+                   n - i < OBJECTIVE_PART ? n - i : OBJECTIVE_PART, args, one);
 }
 
 typedef void objective_function(float *h, float *q, objective_sums *sums, const float *lp,
@@ -174,6 +187,19 @@ static const struct objective {
     [MS_ADAPTIVE_KL] = {adaptive_kl_loop, OBJECTIVE_GAPS},
     [MS_TVD] = {tvd_loop, 0},
 };
+
+/* Sets `centre`, from lp and lq of the symbol with the largest q. */
+static inline void objective_set_centre(int objective, objective_args *args, float lp, float lq) {
+  float a[VF_LANES], b[VF_LANES], h[VF_LANES], q[VF_LANES];
+  objective_sums none = {0, 0, 0, 0};
+  vf_store(a, vf_set(OBJECTIVE_FILL));
+  vf_store(b, vf_set(OBJECTIVE_FILL));
+  a[0] = lp;
+  b[0] = lq;
+  args->centre = 0;
+  objectives[objective].loop(h, q, &none, a, b, VF_LANES, args);
+  args->centre = h[0] / q[0];
+}
 
 /* js and the skewed ones at the ends of their parameter are forward_kl or reverse_kl. */
 static inline int objective_resolve(int objective, double parameter) {

@@ -144,6 +144,44 @@ describe('A 21, B 11: teacher = student in bf16 is not 0', function()
   end)
 end)
 
+-- bf16 rounds a component of a state by up to 2^-8 of itself, by 1.66e-3 in the root mean square. A
+-- logit, the sum of many, is off by that part of the logits' deviation s, and a KL is half of the
+-- variance of what logits / T are off by: (1.66e-3 s / T)^2 / 2 in the mean.
+describe('bf16 hidden targets', function()
+  it('are off by 1.4e-6 (s / T)^2 in the mean, by less than 8e-6 (s / T)^2 in each row', function()
+    local R, V, H = 16, 10000, 64
+    local u, out = tools.values(2 * R * H, 1), ffi.new 'ms_target *[1]'
+    for _, scale in ipairs { 0.2, 1 } do -- logits of a deviation of 1 or 5 or so
+      local head, mean = heads.tensor(tools.values(V * H, 2, scale), V, H), { 0, 0 }
+      for r = 0, R - 1 do
+        local state, sum = ffi.new('float[?]', H), 0
+        for c = 0, H - 1 do -- as likely at all places between two powers of two, as most numbers are
+          local at = 2 * (r * H + c)
+          state[c] = (u[at] < 0 and -1 or 1) * 2 ^ u[at + 1]
+          sum = sum + state[c] ^ 2
+        end
+        local s, hidden = scale * math.sqrt(sum / 3), heads.tensor(state, 1, H)
+        for T = 1, 2 do
+          check(C.ms_target_new(heads.options { kind = 'hidden', bf16 = true, on = 'all', T = T }, hidden.p, head.p,
+            1, 0, 0, out))
+          local got = heads.call(hidden, head, { { objective = 'forward_kl', T = T, t_scale = 1, on = 'all',
+            target = ffi.gc(out[0], C.ms_target_free) } }, { values = true })
+          local part = got[1].value / (s / T) ^ 2
+          assert.is_true(part < 8e-6, ('row %d, s = %g, T = %d: %g'):format(r, s, T, part))
+          mean[T] = mean[T] + part / R
+        end
+        hidden:free()
+      end
+      for T = 1, 2 do
+        assert.is_true(mean[T] < 1.7e-6) -- of 16 rows
+        -- larger logits leave few ids with mass, and less than that to vary
+        if scale < 1 then assert.is_true(mean[T] > 1.1e-6) end
+      end
+      head:free()
+    end
+  end)
+end)
+
 describe('A 22, B 13: rows without weight, and none with weight', function()
   it('give loss 0 and gradient 0, not 0/0', function()
     local z = { row(6, 1), row(6, 2) }

@@ -270,10 +270,9 @@ describe('objectives: parameters and factors', function()
     near(0.327813326, got[2].value)
     -- m of n equal ids, each sum of which is rounded n times: the first m, counted and not summed
     for _, n in ipairs { 3, 10, 100, 5000 } do
-      local y, z = {}, random_row(n, n, 2)
-      for i = 1, n do y[i] = 0 end
-      local q = {}
-      for i = 1, n do q[i] = math.exp(-heads.ce_row(z, i - 1)) end
+      local even, other, q = {}, random_row(n, n, 2), {}
+      local log_sum = heads.ce_row(other, 0) + other[1]
+      for i = 1, n do even[i], q[i] = 0, math.exp(other[i] - log_sum) end
       for _, m in ipairs { 1, math.floor(n / 3), math.floor(n / 2), n - 1 } do
         local gap = { 0, 0 }
         for i = 1, n do
@@ -281,10 +280,10 @@ describe('objectives: parameters and factors', function()
           gap[side] = gap[side] + math.abs(q[i] - 1 / n)
         end
         local weights = { gap[1] / (gap[1] + gap[2]), gap[2] / (gap[1] + gap[2]) }
-        local want = heads.kd_row({ objective = 'adaptive_kl', T = 1, vocab = n }, z, y, weights)
+        local want = heads.kd_row({ objective = 'adaptive_kl', T = 1, vocab = n }, other, even, weights)
         for _, o in ipairs { { kind = 'logits' }, { kind = 'hidden' }, { k = n } } do
           o.objective, o.parameter = 'adaptive_kl', 1 - m / n
-          near(want, (kd({ y }, { z }, o)), 20) -- sums of up to 5000 gaps, each rounded to f32
+          near(want, (kd({ even }, { other }, o)), 20) -- sums of up to 5000 gaps, each rounded to f32
         end
       end
     end
@@ -523,6 +522,87 @@ describe('objectives: infinite logits and extremes', function()
       end
     end
   end)
+end)
+
+local abs, exp, log, max = math.abs, math.exp, math.log, math.max -- for loops over whole vocabularies
+
+-- DESIGN's dD/dz_j = (h_j - q_j sum h) / T over a whole vocabulary, in double, T's factor included.
+local function slopes(name, T, z, y, weights)
+  local V, b = #z, heads.defaults[name]
+  local p, q, r, h, H = {}, {}, {}, {}, 0
+  local function logs(x)
+    local top, sum = -huge, 0
+    for i = 1, V do top = max(top, x[i]) end
+    for i = 1, V do sum = sum + exp((x[i] - top) / T) end
+    return top / T + log(sum)
+  end
+  local ly, lz = logs(y), logs(z)
+  for i = 1, V do
+    local lp, lq = y[i] / T - ly, z[i] / T - lz
+    p[i], q[i], r[i] = exp(lp), exp(lq), lq - lp
+  end
+  for i = 1, V do
+    if name == 'forward_kl' then h[i] = -p[i]
+    elseif name == 'reverse_kl' then h[i] = q[i] * (r[i] + 1)
+    elseif name == 'adaptive_kl' then h[i] = weights[2] * q[i] * (r[i] + 1) - weights[1] * p[i]
+    elseif name == 'tvd' then
+      h[i] = abs(r[i]) <= 1e-5 * max(1, 1 / T) and 0 or q[i] / 2 * (r[i] < 0 and -1 or 1)
+    elseif name == 'js' then h[i] = (1 - b) * q[i] * log(q[i] / (b * p[i] + (1 - b) * q[i]))
+    elseif name == 'skewed_forward_kl' then h[i] = -(1 - b) * p[i] * q[i] / (b * p[i] + (1 - b) * q[i])
+    else
+      local m = (1 - b) * p[i] + b * q[i]
+      h[i] = q[i] * (log(q[i] / m) + 1 - b * q[i] / m)
+    end
+    H = H + h[i]
+  end
+  local g, factor = {}, name == 'tvd' and 1 or T
+  for i = 1, V do g[i] = factor * (h[i] - q[i] * H) end
+  return g
+end
+
+-- A sure row: one id has all but some 1e-4 of the mass, which is spread over 151,935 others, and its
+-- own gradient is no larger than theirs together. Neither the sums of so many small numbers nor the
+-- difference of large ones may lose it, whichever side is sure.
+describe('objectives: sure rows of a large vocabulary', function()
+  local V, SURE = 151936, 5000
+  local function rows(T, teacher, student, apart)
+    local y, z = random_row(V, 1, 2 * T), random_row(V, 2, 2 * T)
+    for i = 1, V do z[i] = tonumber(ffi.new('float', y[i] + apart * (z[i] - y[i]))) end
+    y[SURE], z[SURE] = teacher * T, student * T
+    return y, z
+  end
+  -- Log-probabilities are rounded to f32 twice, which is up to 2e-6 where they are -20: of a gradient
+  -- that lives on how far the sides' logits are apart it is that part. The rest, exponentials and sums
+  -- of f32 in blocks, stays below 1e-5.
+  for _, case in ipairs { { 'both', 1, 20.5, 19.75, 0.4 }, { 'both, T = 2', 2, 22.5, 22, 0.4 },
+    { 'the student', 1, 0.5, 20, 0.4 }, { 'both, nearly equal', 1, 21, 21.01, 0.01 } } do
+    local what, T, teacher, student, apart = unpack(case)
+    it(what, function()
+      local y, z = rows(T, teacher, student, apart)
+      local room = 1e-5 + 2e-6 / apart
+      local hidden, head = heads.product { z }
+      local targets = { heads.target({ y }, { kind = 'logits', T = T, on = 'all' }),
+        heads.target({ y }, { kind = 'topk', k = V, T = T, on = 'all' }) }
+      for _, name in ipairs(heads.objectives) do
+        local want, weights, stats = heads.kd_row({ objective = name, T = T, vocab = V }, z, y)
+        local slope, most = slopes(name, T, z, y, weights), 0
+        for i = 1, V do most = max(most, abs(slope[i])) end
+        for i, target in ipairs(targets) do
+          local label = name .. (i == 1 and ', logits' or ', top-k')
+          local got, _, g = heads.call(hidden, head, { { objective = name, T = T, on = 'all', target = target } }, {})
+          local off, worst = abs(got[1].value / want - 1), 0
+          for v = 1, V do worst = max(worst, abs(g[v - 1] - slope[v]) / most) end
+          if not (off <= room and worst <= room) then
+            error(('%s: value off by %.2g, gradient by %.2g of its largest element'):format(label, off, worst))
+          end
+          tools.close({ got[1].teacher_entropy, got[1].student_entropy, got[1].teacher_mass, got[1].student_mass },
+            { stats.p, stats.q, 1, 1 }, 'f32', 8)
+        end
+      end
+      hidden:free()
+      head:free()
+    end)
+  end
 end)
 
 describe('objectives: what else is returned', function()
