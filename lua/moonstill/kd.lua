@@ -32,7 +32,8 @@ M.targets = targets.kinds
 --- The keys of a configuration's `kd` part. objective, tail, on: see the lists above. weight: of
 --- the term; not read here, it is an argument. temperature, teacher_temperature, target, k, vocab,
 --- dtype: see `ms.target`. t_scale: 'auto' (T^2; T for tvd), false (none) or a factor. beta (js),
---- lambda (skewed ones) and alpha (adaptive_kl) are read by their objectives.
+--- lambda (skewed ones) and alpha (adaptive_kl, whose head are the fewest largest p with mass >=
+--- 1 - alpha - 1e-6) are read by their objectives.
 M.defaults = { objective = M.objectives[1], weight = 0.5, tail = M.tails[1], t_scale = '',
                beta = 0.5, lambda = 0.1, alpha = 0.5 }
 for key, value in sorted.pairs(targets.defaults) do M.defaults[key] = value end

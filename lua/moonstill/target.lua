@@ -26,7 +26,9 @@ M.kinds = { 'topk', 'hidden', 'logits' }
 --- temperature: T of both distributions, which a term without one takes from its target. Where it
 --- is not given it is 1 for topk, and that of the term (by default 1) for the others.
 --- teacher_temperature divides the teacher's logits once more. vocab: how many ids teacher and
---- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16.
+--- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16, half the
+--- memory: a KL is then off by 1.4e-6 (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s being
+--- the standard deviation of a row's logits.
 M.defaults = { target = 'topk', k = 64, on = 'response', temperature = '', teacher_temperature = 1,
                vocab = 0, dtype = 'f32' }
 
