@@ -62,8 +62,11 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
   checkpoint = { every = 4, keep = 2 }, samples = 60,
-  shift = 0, rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0,
-  signal = 2, nan_from = 0, nan_to = 0, slow = 0 }
+  shift = 0 }
+-- What disturbs some steps: no part of the run's settings.
+M.disturbances = { rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2,
+  nan_from = 0, nan_to = 0, slow = 0 }
+for key, value in pairs(M.disturbances) do M.schema[key] = value end
 
 ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
 
@@ -81,9 +84,13 @@ local function disturb(cfg, step)
 end
 
 function M.main(cfg)
+  local settings = {}
+  for key, value in pairs(cfg) do
+    if M.disturbances[key] == nil then settings[key] = value end
+  end
   local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
   local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })
-  local run = ms.run.open(cfg, { student = student, data = M.data(cfg.samples, cfg.shift), schedules = {
+  local run = ms.run.open(settings, { student = student, data = M.data(cfg.samples, cfg.shift), schedules = {
     kd = ms.schedule.linear { from = 0.9, to = 0.5 },
     memory = function(state) -- depends on all losses so far
       state.mine = (state.mine or 0) * 0.9 + (state.loss or 0)

@@ -114,26 +114,12 @@ end
 
 -- going on ---------------------------------------------------------------------------------------
 
--- Keys that may change between a run and its resume without a word.
-local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
-  output = true, checkpoint = true }
-
-local function is_group(x) return type(x) == 'table' and x ~= json.null and not json.is_array(x) end
-
--- Says which values of a group of keys have changed; inner groups key by key.
-local function note_group(run, prefix, now, old)
-  for _, key in ipairs(sorted.keys(now, old)) do
-    local a, b, path = now[key], old[key], prefix .. tostring(key)
-    if is_group(a) and is_group(b) and not free_to_change[path] then
-      note_group(run, path .. '.', a, b)
-    elseif not free_to_change[path] and json.encode(a) ~= json.encode(b) then
-      run:say(('note: %s is %s; the checkpoint was made with %s'):format(path, json.encode(a),
-        json.encode(b)))
-    end
+-- Says which settings have changed.
+local function note_changes(run, old)
+  for _, c in ipairs(settings.changes(run.cfg, old)) do
+    run:say(('note: %s is %s; the checkpoint was made with %s'):format(c.key, c.now, c.old))
   end
 end
-
-local function note_changes(run, old) note_group(run, '', run.cfg, old) end
 
 -- The rest of an epoch must be the rest of the one that began.
 local function check_epoch(run, saved, path)

@@ -56,13 +56,24 @@ local function status_of_success()
   return signal ~= 0 and INTERRUPTED + signal or OK
 end
 
+-- A recipe that forgets to finish its run has no student, which must not look like success.
+local function left_open()
+  local runs = package.loaded['moonstill.run']
+  local outputs = runs and runs.left_open() or {}
+  if #outputs == 0 then return false end
+  complain(('the recipe has ended without run:finish(): no student is saved in %s; add run:finish() '
+    .. '(or run:close(), where none is wanted) behind its loop, and start it again')
+    :format(table.concat(outputs, ', ')))
+  return true
+end
+
 --- Runs a chunk with `arg` set to the rest of the command line.
 local function run(chunk, name, first)
   local mine = { [0] = name }
   for i = first, #arg do mine[#mine + 1] = arg[i] end
   arg = mine
   local ok, why = xpcall(chunk, trace)
-  if ok then return status_of_success() end
+  if ok then return left_open() and ERROR or status_of_success() end
   complain(why)
   return type(why) == 'table' and why.exit or ERROR -- moonstill.leave
 end

@@ -3,6 +3,7 @@
 --- removed before a next step.
 local C = require 'moonstill.C'
 local json = require 'moonstill.json'
+local settings = require 'moonstill.settings'
 
 local M = {}
 
@@ -13,6 +14,24 @@ local function read_marker(run)
   if C.ms_path_kind(path) ~= 1 then return nil end
   local ok, marker = pcall(json.read, path)
   return ok and type(marker) == 'table' and marker or nil
+end
+
+--- An error when the student of a finished run was made with other settings than these: whoever
+--- asks for them does not want that student.
+function M.check(run)
+  local marker, resume = read_marker(run), run.cfg.resume
+  if not marker or not marker.config or resume == false or type(resume) == 'string' and
+    resume ~= 'auto' then return end
+  local words = {}
+  for i, c in ipairs(settings.changes(run.cfg, marker.config)) do
+    words[i] = ('%s = %s, which is %s now'):format(c.key, c.old, c.now)
+  end
+  if marker.data and run.fingerprint and marker.data ~= run.fingerprint then
+    words[#words + 1] = 'other training data'
+  end
+  if #words == 0 then return end
+  error(('run: %s holds a finished run with %s: give another output, or resume=false to begin anew')
+    :format(run.output, table.concat(words, '; ')), 0)
 end
 
 --- Makes the run a finished one when its student is there, for its last step; otherwise there is
@@ -35,6 +54,7 @@ function M.write(run)
   local list, last = {}, run.last_validations
   for _, v in ipairs(last and last.step == run.state.step and last or {}) do list[#list + 1] = v end
   json.write(marker_path(run), { step = run.state.step, student = 'student',
+    config = run.cfg, data = run.fingerprint,
     validations = json.array(list) }, { indent = 2 })
 end
 

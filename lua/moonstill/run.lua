@@ -32,6 +32,13 @@ local validation = require 'moonstill.validation'
 
 local M = {}
 
+-- The output folders of runs that are open. Of the runs themselves nothing is kept alive here.
+local open_outputs = {}
+
+--- The output folders of the runs that were neither finished nor closed.
+--- @return string[]
+function M.left_open() return sorted.keys(open_outputs) end
+
 --- @class ms_run
 local methods = {}
 local class = { __index = methods }
@@ -273,6 +280,7 @@ local function start(run)
   run.student:add_ends(run.data.chat and run.data.chat.stop or {})
   run.optimizer = optimizer.new(run.student, run.cfg.optim)
   checkpoints.clean(run)
+  finished.check(run)
   checkpoints.resume(run)
   check(C.ms_dir_make(run.checkpoints))
   run:plan_epoch(run.state.epoch)
@@ -304,6 +312,7 @@ function M.open(cfg, options)
   local run = new_run(cfg, options)
   open_schedules(run, options.schedules)
   take_lock(run, 2)
+  open_outputs[run.output] = true
   ok, why = pcall(start, run)
   if ok then return run end
   run:close() -- in a session that goes on, the folder must be free for the next try
@@ -330,6 +339,7 @@ function methods:close()
   if self.optimizer then self.optimizer:free() end
   self.lock:close()
   self.optimizer, self.lock = nil, nil
+  open_outputs[self.output] = nil
   C.ms_interrupt_watch(0)
 end
 

@@ -1,8 +1,10 @@
 --- The settings that runs read from a configuration: what they are when it does not say, and which
 --- values they may have.
 local check = require 'moonstill.check'
+local json = require 'moonstill.json'
 local options = require 'moonstill.options'
 local optimizer = require 'moonstill.optimizer'
+local sorted = require 'moonstill.sorted'
 
 local M = {}
 
@@ -48,5 +50,32 @@ function M.check(cfg, level)
       level + 1)
   end
 end
+
+-- changes ----------------------------------------------------------------------------------------
+
+-- What changes no number, and what a run may be given more of.
+local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
+  output = true, checkpoint = true, validate = true }
+
+local function is_group(x) return type(x) == 'table' and x ~= json.null and not json.is_array(x) end
+
+local function add_changes(list, prefix, now, old)
+  for _, key in ipairs(sorted.keys(now, old)) do
+    local a, b, path = now[key], old[key], prefix .. tostring(key)
+    if is_group(a) and is_group(b) and not free_to_change[path] then
+      add_changes(list, path .. '.', a, b)
+    elseif not free_to_change[path] and json.encode(a) ~= json.encode(b) then
+      list[#list + 1] = { key = path, now = json.encode(a), old = json.encode(b) }
+    end
+  end
+  return list
+end
+
+--- The settings that differ between two configurations of one run and may change its numbers, inner
+--- groups key by key, with their values as JSON.
+--- @param now table
+--- @param old table
+--- @return { key: string, now: string, old: string }[]
+function M.changes(now, old) return add_changes({}, '', now, old) end
 
 return M

@@ -183,6 +183,31 @@ describe('the command line', function()
       assert.equal(0, bit.band(mask, bit.bor(bit.lshift(1, 12), bit.lshift(1, 24))), name) -- PIPE, XFSZ
     end
   end)
+  it('fails where a recipe leaves its run open, and says so', function()
+    local text = [[local ms = require 'moonstill'
+      local student = ms.model.create(require 'tests.run_recipe'.config, 1, { train = true })
+      local run = ms.run.open({ output = arg[1], max_steps = 2, optim = { lr = 0.01 } },
+        { student = student, data = require 'tests.run_recipe'.data(5), quiet = true })
+      for step in run:steps() do
+        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+        step:update()
+      end
+      local how = arg[2]
+      if how == 'error' then error 'mine' end
+      if how then run[how](run) end]]
+    local function try(how)
+      return tools.run(('LUA_PATH=%s %s %s %s/left-%s %s'):format(tools.quote(package.path), program,
+        recipe(text), folder, how or 'open', how or ''))
+    end
+    local status, _, err = try()
+    assert.equal(1, status)
+    has(err, 'without run:finish(): no student is saved in ' .. folder .. '/left-open')
+    assert.equal(0, (try 'finish'))
+    assert.equal(0, (try 'close'))
+    status, _, err = try 'error'
+    assert.equal(1, status)
+    assert.is_nil(err:find('run:finish', 1, true))
+  end)
   it('inspects a model folder', function()
     local status, out, err = moonstill('inspect', 'tests/fixtures/qwen3', '--weights')
     assert.same({ 0, '' }, { status, err })

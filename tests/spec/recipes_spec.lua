@@ -111,6 +111,7 @@ for _, name in ipairs(recipes) do
         assert.is_true(tools.read(folder .. '/want/model.safetensors')
           == tools.read(folder .. '/second/student/model.safetensors'))
         -- and does not go on with another one
+        assert(os.remove(folder .. '/second/finished.json'))
         local status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=2',
           'output=second', 'data.train=' .. made .. 'valid.jsonl')
         assert.equal(1, status)

@@ -311,9 +311,14 @@ describe('a run', function()
     stops('no complete checkpoint', 'output=' .. folder .. '/nothing', 'resume=true')
   end)
 
+  -- A run that was killed behind its checkpoint of step 4, or of `step`.
+  local function cut(out, ...)
+    assert.equal(137, (start(1, 'output=' .. out, ...)))
+  end
+
   it('refuses to resume on other data', function()
     local out = folder .. '/data'
-    finished(1, 'output=' .. out, 'max_steps=4')
+    cut(out, 'kill_at=5')
     stops('its training data is not this one (fingerprint 60 samples, shift 0, now 50', 'output=' .. out,
       'samples=50')
     -- as many steps of as many tokens, one of which is another
@@ -322,20 +327,38 @@ describe('a run', function()
     -- as many steps, of other samples
     stops('seed has changed within an epoch', 'output=' .. out, 'seed=8')
     stops('batch.tokens has changed within an epoch, from 120 to 121', 'output=' .. out, 'batch.tokens=121')
-    finished(1, 'output=' .. folder .. '/epoch', 'epochs=1')
+    cut(folder .. '/epoch', 'checkpoint.every=10', 'kill_at=11')
     finished(1, 'output=' .. folder .. '/epoch', 'epochs=1.5', 'seed=8') -- between two it may
     finished(1, 'output=' .. out, 'max_steps=5')
   end)
 
   it('does not go on with another teacher, unless it is told from where', function()
     local out = folder .. '/teachers'
-    finished(1, 'output=' .. out, 'max_steps=4')
+    cut(out, 'kill_at=5')
     stops('made with teacher = "one", which is "two" now: give another output', 'output=' .. out, 'teacher=two')
     local err = finished(1, 'output=' .. out, 'teacher=two', 'max_steps=5',
       'resume=' .. out .. '/checkpoints/step-00000004')
     assert.truthy(err:find('note: teacher is "two"; the checkpoint was made with "one"', 1, true), err)
     err = finished(1, 'output=' .. out, 'teacher=two', 'max_steps=3')
     assert.truthy(err:find('resumed after step 5 of 3 from .-: it has more steps than were asked for'), err)
+  end)
+
+  it('does not take a finished student for one of other settings', function()
+    local out = folder .. '/other-settings'
+    finished(1, 'output=' .. out, 'max_steps=4')
+    local student = tools.read(out .. '/student/model.safetensors')
+    stops(('run: %s holds a finished run with kd.temperature = 2, which is 3 now; optim.lr = 0.01, which is 0.02 '
+      .. 'now: give another output, or resume=false to begin anew'):format(out), 'output=' .. out, 'max_steps=4',
+      'kd.temperature=3', 'optim.lr=0.02')
+    stops('teacher = "one", which is "two" now', 'output=' .. out, 'max_steps=4', 'teacher=two')
+    stops('other training data', 'output=' .. out, 'max_steps=4', 'shift=1')
+    stops('seed = 1, which is 2 now', 'output=' .. out, 'max_steps=5', 'seed=2') -- more steps of another run
+    -- what changes no number may differ
+    local err = finished(2, 'output=' .. out, 'max_steps=4', 'checkpoint.keep=1', 'threads=1')
+    assert.truthy(err:find('finished already after 4 steps', 1, true), err)
+    assert.equal(student, tools.read(out .. '/student/model.safetensors'))
+    err = finished(1, 'output=' .. out, 'max_steps=4', 'optim.lr=0.02', 'resume=false')
+    assert.truthy(err:find('the student is saved', 1, true), err)
   end)
 
   it('is not repeated once it is finished', function()
