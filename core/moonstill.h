@@ -110,6 +110,11 @@ ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, so
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
 int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 folder */
 int ms_path_same(const char *a, const char *b);        /* 1: both are there, and one and the same */
+/* The absolute path without links; what of it is not there yet follows as it is. */
+ms_status ms_path_real(const char *path, char **text);
+int ms_path_writable(const char *path); /* 1: a file may be written, in a folder files made */
+/* Bytes that may still be written below a folder; -1 where the file system does not say. */
+int64_t ms_disk_free(const char *path);
 /* For a file that could not be read as what it should be: a sentence on what it is and what to do
  * ("is compressed with gzip: decompress it first, .."), to stand after its path; NULL when nothing
  * known is recognised. Pointer files, error pages, archives, other formats, encodings, downloads. */
@@ -294,6 +299,9 @@ ms_status ms_model_save(const ms_model *model, const char *path, const char *car
 ms_status ms_model_set_ends(ms_model *model, int32_t n, const int32_t *id);
 /* How many there are, and where (valid until they are set again); -1 while they were not set. */
 int32_t ms_model_ends(const ms_model *model, const int32_t **id);
+/* What ms_model_save would say of what is at `path` now: MS_OK when there is nothing, or a folder that
+ * it may replace. */
+ms_status ms_model_save_check(const char *path);
 void ms_model_free(ms_model *model);
 
 /* config.json as this model would write it. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -171,6 +172,34 @@ int ms_path_kind(const char *path) {
   struct stat info;
   if (stat(path, &info)) return 0;
   return S_ISDIR(info.st_mode) ? 2 : 1;
+}
+
+ms_status ms_path_real(const char *path, char **text) {
+  char found[PATH_MAX], *part;
+  *text = NULL;
+  size_t n = strlen(path);
+  MS_TRY(ms_text_copy(path, n, &part));
+  /* the longest part that is there; "." when nothing is */
+  while (n && !realpath(part, found)) {
+    while (n && part[n - 1] == '/') n--;
+    while (n && part[n - 1] != '/') n--;
+    part[n] = 0;
+  }
+  ms_text_free(part);
+  if (!n && !realpath(".", found))
+    return MS_FAIL(MS_EIO, "%s: no folder to begin from: %s", path, strerror(errno));
+  const char *rest = path + n + strspn(path + n, "/");
+  return ms_text_format(text, "%s%s%s", found, *rest && strcmp(found, "/") ? "/" : "", rest);
+}
+
+int ms_path_writable(const char *path) {
+  return !access(path, ms_path_kind(path) == 2 ? W_OK | X_OK : W_OK);
+}
+
+int64_t ms_disk_free(const char *path) {
+  struct statvfs info;
+  if (statvfs(path, &info) || !info.f_blocks) return -1;
+  return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
 }
 
 ms_status ms_dir_make(const char *path) {

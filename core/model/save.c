@@ -243,7 +243,7 @@ static ms_status check_marker(const char *path, const char *name, size_t n) {
 }
 
 /* Only a folder that moonstill wrote, and in which nothing else has been put, may be replaced. */
-static ms_status check_replace(const char *path) {
+ms_status ms_model_save_check(const char *path) {
   char *names;
   int kind = ms_path_kind(path), weights = 0;
   if (!kind) return MS_OK;
@@ -270,7 +270,7 @@ ms_status ms_model_save(const ms_model *model, const char *path, const char *car
                         int64_t shard_bytes) {
   ms_folder folder;
   MS_REQUIRE(model && path, "model: no model or no path to save");
-  MS_TRY(check_replace(path));
+  MS_TRY(ms_model_save_check(path));
   MS_TRY(ms_folder_begin(path, &folder));
   ms_status st = ms_model_write(model, &folder, carry, dtype, shard_bytes);
   if (st == MS_OK) return ms_folder_commit(&folder, check_replace);

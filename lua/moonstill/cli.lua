@@ -61,8 +61,8 @@ local function left_open()
   local runs = package.loaded['moonstill.run']
   local outputs = runs and runs.left_open() or {}
   if #outputs == 0 then return false end
-  complain(('the recipe has ended without run:finish(): no student is saved in %s; add run:finish() '
-    .. '(or run:close(), where none is wanted) behind its loop, and start it again')
+  complain(('the recipe has ended without run:finish(): no student is saved in %s; add '
+    .. 'run:finish() (or run:close(), where none is wanted) behind its loop, and start it again')
     :format(table.concat(outputs, ', ')))
   return true
 end

@@ -18,6 +18,7 @@ local C = require 'moonstill.C'
 local batch = require 'moonstill.batch'
 local check = require 'moonstill.check'
 local fields = require 'moonstill.fields'
+local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local packing = require 'moonstill.packing'
 local readers = require 'moonstill.readers'
@@ -217,6 +218,26 @@ function methods:longest() return self.extremes.length.value, self.extremes.leng
 --- @return integer id
 --- @return string place
 function methods:largest_id() return self.extremes.id.value, self.extremes.id.place end
+
+--- An error unless each of these models can read every sample: it names the row with the largest
+--- id, which the model's vocabulary has not, or the longest, which is longer than its context.
+--- @param ... ms_model
+function methods:fits(...)
+  local id, id_place = self:largest_id()
+  local tokens, place = self:longest()
+  for i = 1, select('#', ...) do
+    local info = (select(i, ...)):info()
+    local name = info.path ~= json.null and info.path or 'a model'
+    if id >= info.vocab then
+      error(('%s: token id %d, but %s has only the ids below %d: another tokenizer?')
+        :format(id_place, id, name, info.vocab), 0)
+    end
+    if tokens > info.context then
+      error(('%s: a sample of %d tokens, but the context of %s is %d: max_tokens = %d drops or '
+        .. 'cuts such samples'):format(place, tokens, name, info.context, info.context), 0)
+    end
+  end
+end
 
 local text_out = ffi.new 'char *[1]'
 

@@ -23,6 +23,7 @@ local lock = require 'moonstill.lock'
 local metrics = require 'moonstill.metrics'
 local options_of = require 'moonstill.options'
 local optimizer = require 'moonstill.optimizer'
+local preflight = require 'moonstill.preflight'
 local progress = require 'moonstill.progress'
 local schedule = require 'moonstill.schedule'
 local settings = require 'moonstill.settings'
@@ -125,7 +126,7 @@ end
 
 -- a run ------------------------------------------------------------------------------------------
 
---- Iterates over the steps that are left. Ctrl-C, and what else asks the executable to end, ends the
+--- Iterates over the steps that are left. Ctrl-C, or what else asks the executable to end, ends the
 --- process after the current one, with everything saved.
 --- @return fun(): ms_step?
 function methods:steps()
@@ -210,6 +211,7 @@ function methods:checkpoint()
   local state = self.state
   if self.saved == state.step then return end
   self:hold()
+  preflight.room(self)
   local all, unfit = checkpoints.encode(self)
   self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
   self.saved = state.step
@@ -287,7 +289,9 @@ local function start(run)
   run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step,
     function(line) run:say(line) end)
   finished.look(run)
-  if not run.finished then run:say(memory_line(run)) end
+  if run.finished then return end
+  preflight.check(run)
+  run:say(memory_line(run))
 end
 
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
@@ -307,6 +311,7 @@ function M.open(cfg, options)
     error('run.open: cfg.output must name a folder', 2)
   end
   settings.check(cfg, 2)
+  preflight.apart(cfg, options, 2)
   local ok, why = pcall(json.encode, cfg)
   if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
   local run = new_run(cfg, options)

@@ -166,7 +166,7 @@ describe('the command line', function()
     assert.equal(0, status)
     has(out, 'File too large')
     local core = recipe [[require 'moonstill.check'(require 'moonstill.C'.ms_file_write(arg[1], ('x'):rep(1e5), 1e5))]]
-    local err
+    local _, err
     status, _, err = tools.run(('ulimit -f 10; %s %s %s/large'):format(program, core, folder))
     assert.equal(1, status)
     has(err, 'large')

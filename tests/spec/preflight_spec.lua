@@ -1,0 +1,129 @@
+-- What is known before a run's first step is said there, and nothing is made or changed by then.
+local ffi = require 'ffi'
+local ms = require 'moonstill'
+local C = require 'moonstill.C'
+local recipe = require 'tests.run_recipe'
+local text = require 'moonstill.text'
+local tools = require 'tests.tools'
+
+local folder = tools.folder()
+local student = ms.model.create(recipe.config, 1, { train = true })
+student:save(folder .. '/model')
+
+local function open(cfg, options)
+  local all = { output = folder .. '/out', optim = { lr = 0.01 }, max_steps = 2 }
+  for key, value in pairs(cfg or {}) do all[key] = value end
+  local given = { student = student, data = recipe.data(5), quiet = true }
+  for key, value in pairs(options or {}) do given[key] = value end
+  return ms.run.open(all, given)
+end
+
+local function refused(part, cfg, options)
+  local ok, why = pcall(open, cfg, options)
+  assert.is_false(ok)
+  if not tostring(why):find(part, 1, true) then error(('%q is not in: %s'):format(part, why), 2) end
+end
+
+local function listing(path) return select(2, tools.run('find ' .. path .. ' | sort')) end
+
+local function real(path)
+  local out = ffi.new 'char *[1]'
+  assert.equal(0, C.ms_path_real(path, out))
+  return text(out[0])
+end
+
+describe('a path', function()
+  it('is real: absolute, without links, with what is not there as it is', function()
+    local base = select(2, tools.run('realpath ' .. folder)):gsub('\n', '')
+    os.execute(('ln -sfn model %s/link'):format(folder))
+    assert.equal(base .. '/model', real(folder .. '/link'))
+    assert.equal(base .. '/model/not/there', real(folder .. '/link/not/there'))
+    assert.equal(base .. '/not', real(folder .. '/model/../not'))
+    local here = select(2, tools.run 'pwd -P'):gsub('\n', '')
+    assert.equal(here .. '/not-there', real 'not-there')
+    assert.equal(here .. '/not-there/a', real 'not-there/a')
+    assert.equal(here, real '.')
+    assert.equal('/', real '/')
+    assert.equal('/not-there', real '/not-there')
+  end)
+end)
+
+describe('a run refuses', function()
+  it('an output that is, lies in or holds a model that it reads', function()
+    local before = listing(folder .. '/model')
+    for _, key in ipairs { 'student', 'teacher' } do
+      local input = { [key] = folder .. '/model' }
+      local function try(how, output)
+        input.output = output
+        refused(('output = %s %s %s (%s/model)'):format(output, how, key, folder), input)
+      end
+      try('is', folder .. '/model')
+      try('is', folder .. '/link')
+      try('lies in', folder .. '/model/deeper/out')
+      try('holds', folder)
+    end
+    refused('is the student (', { output = folder .. '/model' }, { student = ms.model.open(folder .. '/model') })
+    refused('is carry (', { output = folder .. '/model' }, { carry = folder .. '/model' })
+    assert.equal(before, listing(folder .. '/model'))
+  end)
+  it('to write over a file of its data, and not to share a folder with it', function()
+    local out = folder .. '/with-data'
+    C.ms_dir_make(out .. '/student')
+    tools.write(out .. '/metrics.jsonl', '')
+    tools.write(out .. '/student/train.jsonl', '')
+    tools.write(out .. '/train.jsonl', '')
+    refused('would write over data.train', { output = out, data = { train = out .. '/metrics.jsonl' } })
+    refused('would write over data.valid', { output = out, data = { valid = { out .. '/student/train.jsonl' } } })
+    os.execute(('rm -r %s/student'):format(out))
+    open({ output = out, data = { train = out .. '/train.jsonl' } }):close()
+  end)
+  it('what stands where its student goes', function()
+    local out = folder .. '/stands'
+    C.ms_dir_make(out .. '/student')
+    tools.write(out .. '/student/README.md', 'mine')
+    refused("student: not overwritten: it holds 'README.md', which is no part of a model", { output = out })
+    assert.equal('mine', tools.read(out .. '/student/README.md'))
+    os.execute(('rm -r %s/student'):format(out))
+    tools.write(out .. '/student', 'a file')
+    refused('student: not overwritten: it is no folder', { output = out })
+    os.remove(out .. '/student')
+    open({ output = out }):close()
+  end)
+  it('a folder to carry that is not there', function()
+    refused('carry = nowhere is no folder', nil, { carry = 'nowhere' })
+  end)
+  it('data that the student cannot read, with the row', function()
+    local smoke = ms.smoke.sft(folder .. '/smoke')
+    local chat = ms.chat.open(smoke.student)
+    local data = ms.dataset.open(smoke.data.train, chat, { quiet = true })
+    refused('train.jsonl:', { output = folder .. '/ids' }, { data = data })
+    refused('but a model has only the ids below 40', { output = folder .. '/ids' }, { data = data })
+    local config = ms.model.open(smoke.student):config()
+    config.max_position_embeddings = 16
+    local short = ms.model.create(config, 1, { train = true })
+    refused('max_tokens = 16 drops or cuts such samples', { output = folder .. '/ids' },
+      { data = data, student = short })
+    assert.is_false(tools.exists(folder .. '/ids/checkpoints/step-00000001/state.json'))
+  end)
+  it('a disk without room, before it begins and before a checkpoint is written', function()
+    local disk = tools.folder()
+    if tools.run(('mount -t tmpfs -o size=64k none %s'):format(disk)) ~= 0 then
+      pending 'no right to mount a small disk here'
+      return
+    end
+    finally(function() os.execute('umount ' .. disk) end)
+    refused('no room for a checkpoint and the student in ' .. disk .. '/out', { output = disk .. '/out' })
+    os.execute(('mount -o remount,size=400k %s'):format(disk))
+    local run = open { output = disk .. '/out' }
+    for step in run:steps() do
+      for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+      step:update()
+    end
+    os.execute(('dd if=/dev/zero of=%s/full bs=1k count=380 2>/dev/null'):format(disk))
+    local ok, why = pcall(run.finish, run)
+    assert.is_false(ok)
+    assert.truthy(why:find('no room for a checkpoint in ' .. disk, 1, true), why)
+    run:close()
+    assert.equal('', select(2, tools.run(('ls %s/out/checkpoints'):format(disk))))
+  end)
+end)
