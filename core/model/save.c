@@ -273,7 +273,7 @@ ms_status ms_model_save(const ms_model *model, const char *path, const char *car
   MS_TRY(ms_model_save_check(path));
   MS_TRY(ms_folder_begin(path, &folder));
   ms_status st = ms_model_write(model, &folder, carry, dtype, shard_bytes);
-  if (st == MS_OK) return ms_folder_commit(&folder, check_replace);
+  if (st == MS_OK) return ms_folder_commit(&folder, ms_model_save_check);
   ms_folder_abort(&folder);
   return st;
 }
