@@ -48,6 +48,18 @@ describe('a path', function()
   end)
 end)
 
+describe('an open run', function()
+  it('is known by its output until it is closed, or could not be opened', function()
+    assert.same({}, ms.run.left_open())
+    refused('is no folder', nil, { carry = 'nowhere' })
+    assert.same({}, ms.run.left_open())
+    local run = open { output = folder .. '/known' }
+    assert.same({ folder .. '/known' }, ms.run.left_open())
+    run:close()
+    assert.same({}, ms.run.left_open())
+  end)
+end)
+
 describe('a run refuses', function()
   it('an output that is, lies in or holds a model that it reads', function()
     local before = listing(folder .. '/model')
