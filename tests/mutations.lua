@@ -48,6 +48,12 @@ return {
   -- forward ----------------------------------------------------------------------------------
   { name = 'no rope', file = 'core/model/decoder.c', specs = decoder,
     old = 'if (!c->rotary) return MS_OK;', new = 'return MS_OK;' },
+  { name = 'angles of rope in double', file = 'core/model/activations.c', specs = { 'rope.c' },
+    old = 'float angle = (float)p * c->inv_freq[i];', new = 'double angle = (double)p * c->inv_freq[i];' },
+  { name = 'frequencies of rope are rounded once', file = 'core/model/config.c',
+    specs = { 'model_config.c' }, old = 'float inv = 1.0f / (float)pow(', new = 'float inv = (float)1 / pow(' },
+  { name = 'values of attention are rounded at every key', file = 'kernels/cpu/attention_cached.c',
+    specs = attention, old = 'add_scaled(part, p[j]', new = 'add_scaled(sum, p[j]' },
   { name = 'no 1/sqrt(d)', file = 'core/model/decoder.c', specs = decoder,
     old = '.scale = (float)(1 / __builtin_sqrt((double)c->head_dim)),', new = '.scale = 1,' },
   { name = 'no q norm', file = 'core/model/decoder.c', specs = decoder,

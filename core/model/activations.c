@@ -116,14 +116,16 @@ static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t byt
   return MS_OK;
 }
 
+/* An angle is the f32 product, as in the libraries that models are trained with: what it is rounded
+ * to belongs to the model. Its cosine and sine are exact but for their own rounding. */
 static void fill_rope(const ms_config *c, float *host, int64_t positions) {
   int half = c->rotary / 2;
   float *sine = host + positions * half;
   for (int64_t p = 0; p < positions; p++)
     for (int i = 0; i < half; i++) {
-      double angle = (double)p * c->inv_freq[i];
-      host[p * half + i] = (float)(cos(angle) * c->rope_scale);
-      sine[p * half + i] = (float)(sin(angle) * c->rope_scale);
+      float angle = (float)p * c->inv_freq[i];
+      host[p * half + i] = (float)cos(angle) * c->rope_scale;
+      sine[p * half + i] = (float)sin(angle) * c->rope_scale;
     }
 }
 

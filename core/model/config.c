@@ -390,17 +390,18 @@ static ms_status read_scaling(const reader *file, const json_t *rope, const ms_c
                     &s->context);
 }
 
-/* In f32 and in the order of operations of transformers: at long positions the last bit of a
- * frequency moves the angle by more than the arithmetic after it does. */
-static double frequency(double theta, int i, int rotary, const scaling *s) {
-  float inv = 1.0f / powf((float)theta, (float)(2 * i) / (float)rotary);
+/* In f32 and in the order of operations of transformers, whose PyTorch divides a number by a tensor
+ * as reciprocal times number: at long positions the last bit of a frequency moves the angle by more
+ * than the arithmetic after it does. The power is rounded once, as good libraries' powf mostly is. */
+static float frequency(double theta, int i, int rotary, const scaling *s) {
+  float inv = 1.0f / (float)pow((float)theta, (float)(2 * i) / (float)rotary);
   float factor = (float)s->factor;
   if (s->type == 1) return inv / factor;
   if (s->type == 0) return inv;
-  float wave = (float)(2 * M_PI) / inv;
+  float wave = 1.0f / inv * (float)(2 * M_PI);
   if (wave < (float)(s->context / s->high)) return inv;
   if (wave > (float)(s->context / s->low)) return inv / factor;
-  float smooth = ((float)s->context / wave - (float)s->low) / (float)(s->high - s->low);
+  float smooth = (1.0f / wave * (float)s->context - (float)s->low) / (float)(s->high - s->low);
   return (1 - smooth) * inv / factor + smooth * inv;
 }
 

@@ -18,8 +18,8 @@ typedef struct ms_config {
   int64_t width, inner, vocab, context; /* hidden_size, intermediate_size, .., positions */
   int32_t *window;                      /* [layers]: sliding window of each layer, 0 for none */
   int32_t rotary;                       /* leading dimensions of a head that rotate */
-  double *inv_freq;                     /* [rotary / 2], rope scaling applied */
-  double rope_scale;                    /* multiplies cosine and sine; 1 but for some scalings */
+  float *inv_freq;                      /* [rotary / 2], rope scaling applied */
+  float rope_scale;                     /* multiplies cosine and sine; 1 but for some scalings */
   float eps;                            /* of every rmsnorm */
   double init_std;                      /* initializer_range */
   int tied;                             /* the head is the embedding */

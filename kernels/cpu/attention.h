@@ -27,7 +27,9 @@ typedef struct tile_product {
   int rows, inner, lanes, add;
 } tile_product;
 
-/* One block of it. `cols` is a constant where this is inlined; its last vector has `last` lanes. */
+/* One block of it. What is there is added to once, by the whole sum: over long sequences errors grow
+ * with the number of tiles and not of keys. `cols` is a constant where this is inlined; its last
+ * vector has `last` lanes. */
 VF_INLINE void block_product(const tile_product *p, int r0, int c0, int cols, int last) {
   const float *a[BLOCK_ROWS], *b = p->b + c0 * VF_LANES;
   int64_t step = p->a_step, b_row = p->b_row, out_row = p->out_row;
@@ -38,10 +40,7 @@ VF_INLINE void block_product(const tile_product *p, int r0, int c0, int cols, in
   for (int r = 0; r < BLOCK_ROWS; r++) { /* past the last row it is taken again, and not stored */
     a[r] = p->a + (r0 + (r < rows ? r : rows - 1)) * p->a_row;
 #pragma GCC unroll 4
-    for (int c = 0; c < cols; c++) {
-      int n = c == cols - 1 ? last : VF_LANES;
-      sum[r][c] = add && r < rows ? vf_load_n(out + r * out_row + c * VF_LANES, n) : vf_set(0);
-    }
+    for (int c = 0; c < cols; c++) sum[r][c] = vf_set(0);
   }
   for (int i = 0; i < inner; i++, b += b_row) {
     vf v[BLOCK_COLS];
@@ -55,8 +54,11 @@ VF_INLINE void block_product(const tile_product *p, int r0, int c0, int cols, in
   for (int r = 0; r < BLOCK_ROWS; r++)
     if (r < rows) {
 #pragma GCC unroll 4
-      for (int c = 0; c < cols - 1; c++) vf_store(out + r * out_row + c * VF_LANES, sum[r][c]);
-      vf_store_n(out + r * out_row + (cols - 1) * VF_LANES, sum[r][cols - 1], last);
+      for (int c = 0; c < cols; c++) {
+        int n = c == cols - 1 ? last : VF_LANES;
+        float *to = out + r * out_row + c * VF_LANES;
+        vf_store_n(to, add ? vf_load_n(to, n) + sum[r][c] : sum[r][c], n);
+      }
     }
 }
 

@@ -22,7 +22,8 @@ static inline void add_scaled(float *y, float a, const float *x, int32_t n) {
     vf_store_n(y + i, vf_fma(vf_set(a), vf_load_n(x + i, n - i), vf_load_n(y + i, n - i)), n - i);
 }
 
-/* One query row over `n` keys, `stride` apart. */
+/* One query row over `n` keys, `stride` apart. A block is summed by itself, so that over long
+ * sequences errors grow with the number of blocks and not of keys. */
 static void one_row(float *y, const float *q, const float *k, const float *v, int64_t n,
                     int64_t stride, int32_t dim, float scale) {
   float sum[MAX_DIM] = {0}, p[KEYS], top = -INFINITY, total = 0;
@@ -33,18 +34,18 @@ static void one_row(float *y, const float *q, const float *k, const float *v, in
       p[j] = scale * dot(q, k + (j0 + j) * stride, dim);
       if (p[j] > block_top) block_top = p[j];
     }
-    float shrink = expf(top - block_top);
-    for (int32_t c = 0; c < dim; c++) sum[c] *= shrink;
-    total *= shrink;
+    float shrink = expf(top - block_top), part[MAX_DIM] = {0}, weight = 0;
     top = block_top;
     for (int j = 0; j < m; j += VF_LANES) {
       int c = m - j < VF_LANES ? m - j : VF_LANES;
       vf_store_n(p + j, vf_exp_weight(vf_load_n(p + j, c) - top), c);
     }
     for (int j = 0; j < m; j++) {
-      total += p[j];
-      add_scaled(sum, p[j], v + (j0 + j) * stride, dim);
+      weight += p[j];
+      add_scaled(part, p[j], v + (j0 + j) * stride, dim);
     }
+    for (int32_t c = 0; c < dim; c++) sum[c] = sum[c] * shrink + part[c];
+    total = total * shrink + weight;
   }
   for (int32_t c = 0; c < dim; c++) y[c] = sum[c] / total;
 }

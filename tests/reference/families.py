@@ -60,12 +60,19 @@ FAMILIES = {
 
 
 class Exact(TorchFunctionMode):
-    """Everything transformers asks for in float32 is done in float64: norms, softmax, rotary tables."""
+    """Everything transformers asks for in float32 is done in float64: norms, softmax. Not so the
+    rotary angles: what they are rounded to belongs to the model. Their cosine and sine are exact."""
+
+    angles = False  # inside the rotary embedding
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         def wide(x):
             return torch.float64 if x is torch.float32 else x
 
+        if Exact.angles:
+            if func in (torch.Tensor.cos, torch.Tensor.sin):
+                args = (args[0].double(),)
+            return func(*args, **(kwargs or {}))
         if func is torch.Tensor.float:
             return args[0].double()
         return func(*[wide(a) for a in args], **{k: wide(v) for k, v in (kwargs or {}).items()})
@@ -180,20 +187,34 @@ def write_reference(folder, tokens, weight, losses, binary):
         f.write("\n".join(lines) + "\n")
 
 
-def open_exact(folder):
-    """The saved model in double precision throughout, its rotary tables too."""
+def keep_angles(model, single):
+    """The rotary embedding of `model` works as that of `single`, which is in float32, does."""
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = single.model.rotary_emb.inv_freq
+    assert rotary.inv_freq.dtype == torch.float32
+
+    def switch(on):
+        def hook(*_):
+            Exact.angles = on
+        return hook
+    rotary.register_forward_pre_hook(switch(True))
+    rotary.register_forward_hook(switch(False), always_call=True)
+
+
+def open_exact(folder, attention="eager"):
+    """The saved model in double precision throughout, but for the angles of its rotary embedding."""
+    single = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                  attn_implementation="eager")
     with Exact():
         config = AutoConfig.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager",
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention,
                                                  dtype=torch.float64).eval()
-        single = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                      attn_implementation="eager")
         model.load_state_dict({k: v.double() for k, v in single.state_dict().items()})
     # PyTorch leaves the padding token's row out of the embedding's gradient, although the loss does
     # depend on it: what is wanted here is the derivative.
     model.model.embed_tokens.padding_idx = None
     assert all(p.dtype == torch.float64 for p in model.parameters())
-    assert model.model.rotary_emb.inv_freq.dtype == torch.float64
+    keep_angles(model, single)
     return model
 
 

@@ -123,6 +123,30 @@ kernels.on_devices('attention', function(case)
     for _, t in ipairs { dq, dk, dv } do assert.is_true(ms.ops.sum_squares(t) < 1e12) end
   end)
 
+  -- Equal weights: row t is the mean of the values up to it. All are near 1, so that a sum that is
+  -- rounded at every key is off by 1e-6 and more: its rounding is the same way for a long time.
+  case('errors do not grow with the number of keys', function(make)
+    local n, dim = 8192, 3
+    local values, zero = tools.values(n * dim, 5, 0.01), make('f32', tools.values(n * dim, 1, 0), n, 1, dim)
+    for i = 0, n * dim - 1 do values[i] = 1 + values[i] end
+    local v, y = make('f32', values, n, 1, dim), make('f32', nil, n, 1, dim)
+    local want, sum, held = {}, { 0, 0, 0 }, doubles(v)
+    for i = 0, n * dim - 1 do
+      local c = i % dim + 1
+      sum[c] = sum[c] + held[i]
+      want[i] = sum[c] / (math.floor(i / dim) + 1)
+    end
+    ms.ops.attention(y, nil, zero, zero, v, make('i32', { 0, n }, 2), 0, 1)
+    tools.close(doubles(y), want, 'f32', 8)
+    local cache = function(t) return t:view(0, 1, n, 1, dim) end
+    local last = make('f32', nil, 1, 1, dim)
+    ms.ops.attention_cached(last, zero:view(0, 1, 1, dim), cache(zero), cache(v), make('i32', { 0 }, 1), make('i32', { 0 }, 1),
+      make('i32', { n }, 1), 1)
+    for c = 0, dim - 1 do
+      assert(math.abs(doubles(last)[c] - want[(n - 1) * dim + c]) <= 8 * tools.eps.f32)
+    end
+  end)
+
   -- rows, cache rows, capacity, heads, kv_heads, dim
   for _, c in ipairs { { 1, 1, 1, 1, 1, 1 }, { 3, 2, 20, 4, 2, 16 }, { 5, 3, 150, 6, 2, 20 },
                        { 1, 2, 300, 9, 3, 64 }, { 2, 2, 70, 2, 2, 128 }, { 2, 1, 90, 7, 1, 33 } } do
