@@ -108,7 +108,7 @@ ms_status ms_unique(char **text);                      /* 32 hexadecimal digits 
 ms_status ms_dir_make(const char *path);               /* with parents; existing is fine */
 ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
-int ms_path_kind(const char *path);                    /* 0 nothing, 1 file, 2 folder */
+int ms_path_kind(const char *path); /* 0 nothing, 1 file, or what cannot be looked at, 2 folder */
 int ms_path_same(const char *a, const char *b);        /* 1: both are there, and one and the same */
 /* The absolute path without links; what of it is not there yet follows as it is. */
 ms_status ms_path_real(const char *path, char **text);
@@ -436,7 +436,8 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
  * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. */
 ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
                               const char *state);
-/* The newest complete checkpoint below `path`: *found is its folder, or NULL. */
+/* The newest complete checkpoint below `path`: *found is its folder, or NULL. Damaged ones are passed
+ * over with a warning; one that cannot be read just now is an error. */
 ms_status ms_checkpoint_find(const char *path, char **found);
 /* Puts weights and moments back, bit for bit, and returns the state's text. */
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state);

@@ -132,14 +132,30 @@ ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
   return st;
 }
 
+static ms_status hash_all(int fd, const char *path, void *buffer, size_t room,
+                          XXH3_state_t *state) {
+  for (;;) {
+    ssize_t n = read(fd, buffer, room);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return MS_FAIL(MS_EIO, "%s: cannot read: %s", path, strerror(errno));
+    if (!n) return MS_OK;
+    XXH3_128bits_update(state, buffer, (size_t)n);
+  }
+}
+
+static ms_status hash_text(XXH128_hash_t h, char **text) {
+  return ms_text_format(text, "%016llx%016llx", (unsigned long long)h.high64,
+                        (unsigned long long)h.low64);
+}
+
 ms_status ms_file_hash(const char *path, char **text) {
   enum { CHUNK = 1 << 20 };
   void *buffer = NULL;
-  ms_status st = MS_OK;
+  ms_status st;
   XXH3_state_t *state = NULL;
   *text = NULL;
-  FILE *f = fopen(path, "rb");
-  if (!f) return MS_FAIL(MS_EIO, "%s: cannot open: %s", path, strerror(errno));
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot open: %s", path, strerror(errno));
   MS_TRY_OR(end, ms_alloc(CHUNK, "file hash", &buffer));
   state = XXH3_createState();
   if (!state) {
@@ -147,30 +163,23 @@ ms_status ms_file_hash(const char *path, char **text) {
     goto end;
   }
   XXH3_128bits_reset(state);
-  for (size_t n; (n = fread(buffer, 1, CHUNK, f)) > 0;) XXH3_128bits_update(state, buffer, n);
-  if (ferror(f)) {
-    st = MS_FAIL(MS_EIO, "%s: cannot read: %s", path, strerror(errno));
-    goto end;
-  }
-  XXH128_hash_t h = XXH3_128bits_digest(state);
-  st = ms_text_format(text, "%016llx%016llx", (unsigned long long)h.high64,
-                      (unsigned long long)h.low64);
+  MS_TRY_OR(end, hash_all(fd, path, buffer, CHUNK, state));
+  st = hash_text(XXH3_128bits_digest(state), text);
 end:
   if (state) XXH3_freeState(state);
   ms_free(buffer);
-  fclose(f);
+  close(fd);
   return st;
 }
 
 ms_status ms_hash(const void *data, int64_t bytes, char **text) {
-  XXH128_hash_t h = XXH3_128bits(data, (size_t)bytes);
-  return ms_text_format(text, "%016llx%016llx", (unsigned long long)h.high64,
-                        (unsigned long long)h.low64);
+  return hash_text(XXH3_128bits(data, (size_t)bytes), text);
 }
 
 int ms_path_kind(const char *path) {
   struct stat info;
-  if (stat(path, &info)) return 0;
+  /* What cannot be looked at may be there: whoever opens it gets the reason. */
+  if (stat(path, &info)) return errno != ENOENT && errno != ENOTDIR;
   return S_ISDIR(info.st_mode) ? 2 : 1;
 }
 

@@ -3,6 +3,7 @@
  * state.json is written last and lists every other file with its size and hash; a folder whose
  * files are not what the list says was damaged after it was written, and is passed over. Its own
  * hash is its first entry: of the text that it is without that entry. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,6 +159,10 @@ static ms_status describe_folder(const char *folder, json_t *files) {
   return st;
 }
 
+/* The status of what is not as it was written. One that only cannot be read just now (MS_EIO, MS_ENOMEM)
+ * is not passed over: an older one in its place would undo work that is not lost. */
+enum { DAMAGED = MS_EINVAL };
+
 /* What stands before and after the hash at the beginning of the file. */
 #define BEFORE "{\n  \"xxh3\": \""
 #define AFTER "\","
@@ -200,12 +205,13 @@ static ms_status check_own_hash(const char *path, char *text, size_t bytes) {
   const char *want = text + strlen(BEFORE), *after = want + HASH;
   char *hash;
   if (bytes <= BARE || memcmp(text, BEFORE, strlen(BEFORE)) || memcmp(after, AFTER, strlen(AFTER)))
-    return MS_FAIL(MS_EIO, "%s: no checkpoint of version %d", path, VERSION);
+    return MS_FAIL(DAMAGED, "%s: no checkpoint of version %d", path, VERSION);
   text[BARE] = '{';
   MS_TRY(ms_hash(text + BARE, (int64_t)bytes - BARE, &hash));
   ms_status st = MS_OK;
   if (memcmp(hash, want, HASH))
-    st = MS_FAIL(MS_EIO, "%s: is not what was written (hash %s, not %.*s)", path, hash, HASH, want);
+    st =
+        MS_FAIL(DAMAGED, "%s: is not what was written (hash %s, not %.*s)", path, hash, HASH, want);
   ms_text_free(hash);
   return st;
 }
@@ -216,13 +222,14 @@ static ms_status read_state(const char *folder, json_t **out) {
   size_t bytes;
   *out = NULL;
   MS_TRY(ms_text_format(&path, "%s/" STATE, folder));
-  ms_status st = ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes);
+  ms_status st = ms_path_kind(path) ? ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes)
+                                    : MS_FAIL(DAMAGED, "%s: is missing", path);
   if (st == MS_OK) st = check_own_hash(path, text, bytes);
   if (st == MS_OK) st = ms_json_parse(path, text + BARE, bytes - BARE, out);
   if (st == MS_OK &&
       (json_integer_value(json_object_get(*out, "version")) != VERSION ||
        !json_is_object(json_object_get(*out, "files")) || !json_object_get(*out, "state"))) {
-    st = MS_FAIL(MS_EIO, "%s: no checkpoint of version %d", path, VERSION);
+    st = MS_FAIL(DAMAGED, "%s: no checkpoint of version %d", path, VERSION);
     json_decref(*out);
     *out = NULL;
   }
@@ -236,17 +243,19 @@ static ms_status check_file(const char *folder, const char *name, const json_t *
   json_int_t bytes = json_integer_value(json_object_get(entry, "bytes"));
   char *path, *hash = NULL;
   struct stat info;
-  if (!want || strchr(name, '/')) return MS_FAIL(MS_EIO, "%s: " STATE " is malformed", folder);
+  if (!want || strchr(name, '/')) return MS_FAIL(DAMAGED, "%s: " STATE " is malformed", folder);
   MS_TRY(ms_text_format(&path, "%s/%s", folder, name));
   ms_status st = MS_OK;
-  if (stat(path, &info))
-    st = MS_FAIL(MS_EIO, "%s: is missing", path);
+  if (!ms_path_kind(path))
+    st = MS_FAIL(DAMAGED, "%s: is missing", path);
+  else if (stat(path, &info))
+    st = MS_FAIL(MS_EIO, "%s: %s", path, strerror(errno));
   else if (info.st_size != bytes)
-    st = MS_FAIL(MS_EIO, "%s: %lld bytes, %lld were written", path, (long long)info.st_size,
+    st = MS_FAIL(DAMAGED, "%s: %lld bytes, %lld were written", path, (long long)info.st_size,
                  (long long)bytes);
   if (st == MS_OK) st = ms_file_hash(path, &hash);
   if (st == MS_OK && strcmp(hash, want))
-    st = MS_FAIL(MS_EIO, "%s: is not what was written (hash %s, not %s)", path, hash, want);
+    st = MS_FAIL(DAMAGED, "%s: is not what was written (hash %s, not %s)", path, hash, want);
   ms_text_free(hash);
   ms_text_free(path);
   return st;
@@ -265,7 +274,7 @@ static ms_status open_state(const char *folder, json_t **out) {
   }
   if (st == MS_OK &&
       (!json_object_get(files, "model.safetensors") || !json_object_get(files, OPTIMIZER)))
-    st = MS_FAIL(MS_EIO, "%s: lists no weights or no moments", folder);
+    st = MS_FAIL(DAMAGED, "%s: lists no weights or no moments", folder);
   if (st != MS_OK) {
     json_decref(*out);
     *out = NULL;
@@ -372,7 +381,7 @@ ms_status ms_checkpoint_find(const char *path, char **found) {
   int count;
   long long step = INT64_MAX;
   *found = NULL;
-  if (ms_path_kind(path) != 2) return MS_OK;
+  if (!ms_path_kind(path)) return MS_OK;
   MS_TRY(ms_dir_list(path, &text));
   ms_status st = split(text, &name, &count);
   for (const char *best; st == MS_OK && (best = newest(name, count, step, &step));) {
@@ -385,7 +394,7 @@ ms_status ms_checkpoint_find(const char *path, char **found) {
       *found = folder;
       break;
     }
-    if (st == MS_ENOMEM) { /* says nothing about the checkpoint */
+    if (st != DAMAGED) {
       ms_text_free(folder);
       break;
     }

@@ -17,7 +17,7 @@ local out = ffi.new 'char *[1]' -- scratch, read at once
 -- The steps of which there are checkpoints, oldest first.
 local function list_checkpoints(path)
   local steps = {}
-  if C.ms_path_kind(path) ~= 2 then return steps end
+  if C.ms_path_kind(path) == 0 then return steps end
   for _, name in ipairs(paths.list(path)) do
     local digits = name:match '^step%-(%d+)$'
     if digits then steps[#steps + 1] = tonumber(digits) end
@@ -61,10 +61,10 @@ end
 --- Removes what killed processes left of checkpoints that they were writing or removing.
 function M.clean(run) C.ms_dir_clean(run.checkpoints) end
 
---- Gives a run an identity, by which its checkpoints are known: that of those it goes on from, if
---- they are in its own folder, otherwise a new one.
-local function identify(run, saved, path)
-  local own = saved and C.ms_path_same(path .. '/..', run.checkpoints) ~= 0
+-- Gives a run an identity, by which its checkpoints are known: that of those it goes on from, if
+-- they are in its own folder (`named` ones may not be), otherwise a new one.
+local function identify(run, saved, path, named)
+  local own = saved and (not named or C.ms_path_same(path .. '/..', run.checkpoints) ~= 0)
   if own and type(saved.id) == 'string' then
     run.id = saved.id
   else
@@ -167,7 +167,7 @@ local function resume_from(run, path, named)
       .. 'become tokens, have changed. The old data goes on from here; resume=false begins anew')
       :format(path, saved.data, run.fingerprint), 0)
   end
-  identify(run, saved, path)
+  identify(run, saved, path, named)
   local state = saved.run
   state.total = run.state.total
   run.state, run.saved = state, state.step
@@ -200,6 +200,15 @@ local function set_later_aside(run)
   end
 end
 
+-- The newest checkpoint that is whole. Where one can only not be read just now, an older one would
+-- undo what it holds.
+local function find(run)
+  local ok, found = pcall(optimizer.find, run.checkpoints)
+  if ok then return found end
+  error(('%s; once it can be read, the same command goes on from there; resume=FOLDER goes on from '
+    .. 'another checkpoint'):format(found), 0)
+end
+
 --- Brings the run and its student to where a checkpoint was made: the newest, or the one that
 --- `cfg.resume` names. With `resume = false` what is in the folder is put aside.
 function M.resume(run)
@@ -208,7 +217,7 @@ function M.resume(run)
   identify(run)
   if wanted == false then return set_all_aside(run) end
   local path = wanted
-  if wanted == true or wanted == 'auto' then path = optimizer.find(run.checkpoints) end
+  if wanted == true or wanted == 'auto' then path = find(run) end
   if not path then
     local where = run.checkpoints
     if wanted == true then error('run: resume=true, but no complete checkpoint in ' .. where, 0) end

@@ -180,6 +180,31 @@ describe('checkpoints', function()
     end)
   end)
 
+  it('are not passed over when they only cannot be read', function()
+    ms.scope(function(own)
+      local folder = tools.folder()
+      local model, optimizer = pair(own)
+      for i = 1, 2 do optimizer:write(folder .. '/step-' .. i, model, '{}') end
+      local refused = 0
+      for n = 1, 200 do
+        C.ms_test_fail_alloc(n)
+        local ok, found = pcall(ms.optimizer.find, folder)
+        C.ms_test_fail_alloc(0)
+        if ok then
+          assert.equal(folder .. '/step-2', found)
+          break
+        end
+        refused = refused + 1
+      end
+      assert.is_true(refused > 3)
+      -- a loop of links stands for an error of the disk
+      tools.run(('cd %s/step-2 && rm config.json && ln -s config.json config.json'):format(folder))
+      local ok, why = pcall(ms.optimizer.find, folder)
+      assert.is_false(ok)
+      assert.truthy(tostring(why):find('step-2/config.json: Too many levels of symbolic links', 1, true), why)
+    end)
+  end)
+
   it('are removed or replaced as what they are, damaged or not, and nothing else is', function()
     ms.scope(function(own)
       local folder = tools.folder()
@@ -212,7 +237,7 @@ describe('checkpoints', function()
       kept 'step-1: is no folder'
       os.remove(path)
       tools.run(('mkdir %s'):format(path))
-      kept 'step-1/state.json: cannot open'
+      kept 'step-1/state.json: is missing'
       tools.run(('mv %s.real/state.json %s; rm -r %s.real'):format(path, path, path))
       damage(path .. '/state.json')
       kept 'state.json: is not what was written'
