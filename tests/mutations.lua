@@ -567,7 +567,7 @@ return {
     specs = { 'memory' }, old = '  if (ms_json_starved()) {\n    json_decref(value);',
     new = '  if (0) {\n    json_decref(value);' },
   { name = 'want of memory passes a sound checkpoint over', file = 'core/train/checkpoint.c',
-    specs = { 'memory' }, old = 'if (st == MS_ENOMEM) {', new = 'if (0) {' },
+    specs = { 'memory' }, old = 'if (st != DAMAGED)', new = 'if (st != DAMAGED && st != MS_ENOMEM)' },
   { name = 'normalizers make of a word what they like', file = 'core/text/steps.c',
     specs = { 'growth' }, old = 'if (bytes > room->left)', new = 'if (0)' },
   { name = 'each stretch of a text has the room of the whole', file = 'core/text/tokenizer.c',

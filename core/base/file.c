@@ -179,7 +179,7 @@ ms_status ms_hash(const void *data, int64_t bytes, char **text) {
 int ms_path_kind(const char *path) {
   struct stat info;
   /* What cannot be looked at may be there: whoever opens it gets the reason. */
-  if (stat(path, &info)) return errno != ENOENT && errno != ENOTDIR;
+  if (stat(path, &info)) return errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG;
   return S_ISDIR(info.st_mode) ? 2 : 1;
 }
 
