@@ -23,7 +23,7 @@ local cfg = ms.config({
       'number >= 0 <= 1'),
     target = ms.one_of(ms.kd.targets), k = 64,
     tail = ms.one_of(ms.kd.tails), on = ms.one_of(ms.kd.positions),
-    t_scale = ms.option('auto', nil, 'auto|false|number > 0'),
+    t_scale = ms.option('auto', nil, 'auto|false|number > 0 <= 1e6'),
     beta = 0.5, lambda = 0.1, alpha = 0.5 },
   optim = { lr = ms.option(2e-5, 'at the peak; small models want more, up to 1e-2 at 0.5 M'),
     warmup = 0.03, final = 0, clip = 1, weight_decay = 0, beta1 = 0.9, beta2 = 0.999,

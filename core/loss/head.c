@@ -61,8 +61,9 @@ static ms_status check_kd(const ms_head_call *c, int32_t i) {
                o->below_one ? ")" : "]");
   MS_REQUIRE(t->tail == MS_TAIL_BUCKET || t->tail == MS_TAIL_RENORMALIZE, "term %d (%s): tail = %d",
              i + 1, o->name, t->tail);
-  MS_REQUIRE(isnan(t->temperature) || (t->temperature > 0 && isfinite(t->temperature)),
-             "term %d (%s): temperature %g", i + 1, o->name, t->temperature);
+  MS_REQUIRE(isnan(t->temperature) || ms_temperature_fits(t->temperature),
+             "term %d (%s): temperature %g, not in %g..%g", i + 1, o->name, t->temperature,
+             MS_MIN_TEMPERATURE, MS_MAX_TEMPERATURE);
   /* either may be NaN, and is no less than the other then */
   MS_REQUIRE(!(fabs(t->temperature - to->temperature) > 1e-9 * to->temperature),
              "term %d (%s): temperature %g, but its target was made at %g", i + 1, o->name,

@@ -18,10 +18,12 @@ static ms_status check_options(const ms_target_options *o, int64_t rows, int64_t
   MS_REQUIRE(o->kind >= MS_TARGET_TOPK && o->kind <= MS_TARGET_LOGITS, "target: %d is no kind",
              o->kind);
   MS_REQUIRE(o->on == MS_ON_RESPONSE || o->on == MS_ON_ALL, "target: on = %d", o->on);
-  MS_REQUIRE(isnan(o->temperature) || (o->temperature > 0 && isfinite(o->temperature)),
-             "target: temperature is %g, expected a number above 0", o->temperature);
-  MS_REQUIRE(o->teacher_temperature > 0 && isfinite(o->teacher_temperature),
-             "target: teacher_temperature %g", o->teacher_temperature);
+  MS_REQUIRE(isnan(o->temperature) || ms_temperature_fits(o->temperature),
+             "target: temperature is %g, not in %g..%g", o->temperature, MS_MIN_TEMPERATURE,
+             MS_MAX_TEMPERATURE);
+  MS_REQUIRE(ms_temperature_fits(o->teacher_temperature),
+             "target: teacher_temperature is %g, not in %g..%g", o->teacher_temperature,
+             MS_MIN_TEMPERATURE, MS_MAX_TEMPERATURE);
   MS_REQUIRE(rows >= 0, "target: %lld rows", (long long)rows);
   MS_REQUIRE(o->vocab >= 0 && o->vocab <= INT32_MAX && (o->vocab || vocab),
              "target: %lld shared ids", (long long)o->vocab);

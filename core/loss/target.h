@@ -21,6 +21,13 @@ typedef struct ms_head_weights {
   float soft_cap; /* c tanh(z / c), after scale; 0 for none */
 } ms_head_weights;
 
+/* Temperatures beyond these have no use, and products and squares of two within them stay finite. */
+#define MS_MIN_TEMPERATURE 0.001
+#define MS_MAX_TEMPERATURE 1000.0
+static inline int ms_temperature_fits(double t) {
+  return t >= MS_MIN_TEMPERATURE && t <= MS_MAX_TEMPERATURE;
+}
+
 struct ms_target {
   ms_target_options options; /* vocab is never 0: the ids below it are those that take part;
                                 temperature is never NaN for topk */

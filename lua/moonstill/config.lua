@@ -105,17 +105,21 @@ local meanings = {
   ['checkpoint.keep'] = 'checkpoints kept',
 }
 
--- And where a recipe gives them just a number, they are these.
+-- And where a recipe gives them just a number, they are these. The upper bounds are beyond all that
+-- a run can mean: a slip of the exponent is said before it has ruined a student.
 local kinds = {
-  epochs = 'number >= 0', ['data.max_tokens'] = 'integer >= 2', ['data.limit'] = 'integer >= 1',
-  ['batch.tokens'] = 'integer >= 1', ['batch.micro_tokens'] = 'integer >= 1',
-  ['kd.temperature'] = 'number > 0', ['kd.teacher_temperature'] = 'number > 0',
+  epochs = 'number >= 0 <= 10000', ['data.max_tokens'] = 'integer >= 2',
+  ['data.limit'] = 'integer >= 1', ['batch.tokens'] = 'integer >= 1',
+  ['batch.micro_tokens'] = 'integer >= 1',
+  ['kd.temperature'] = 'number >= 0.001 <= 1000',
+  ['kd.teacher_temperature'] = 'number >= 0.001 <= 1000',
   ['kd.k'] = 'integer >= 1', ['kd.beta'] = 'number >= 0 <= 1', ['kd.lambda'] = 'number >= 0 < 1',
-  ['kd.alpha'] = 'number >= 0 <= 1', ['optim.lr'] = 'number >= 0', ['optim.warmup'] = 'number >= 0',
-  ['optim.clip'] = 'number >= 0', ['optim.weight_decay'] = 'number >= 0',
+  ['kd.alpha'] = 'number >= 0 <= 1', ['optim.lr'] = 'number >= 0 <= 10',
+  ['optim.warmup'] = 'number >= 0', ['optim.clip'] = 'number >= 0 <= 1e9',
+  ['optim.weight_decay'] = 'number >= 0 <= 10',
   ['optim.beta1'] = 'number >= 0 < 1', ['optim.beta2'] = 'number >= 0 < 1',
-  ['optim.eps'] = 'number > 0', ['optim.max_skips'] = 'integer >= 1',
-  ['optim.decay'] = 'number >= 0', ['optim.final'] = 'number >= 0',
+  ['optim.eps'] = 'number > 0 <= 1', ['optim.max_skips'] = 'integer >= 1',
+  ['optim.decay'] = 'number >= 0', ['optim.final'] = 'number >= 0 <= 10',
   ['checkpoint.every'] = 'integer >= 0', ['checkpoint.keep'] = 'integer >= 0',
   validate = 'integer >= 0',
 }
@@ -198,8 +202,24 @@ local function kind_of(spec, value)
   return nil
 end
 
+--- A kind as its readers see it: "number >= 0 <= 10" is "number from 0 to 10".
+--- @param kind string
+--- @return string
+function M.kind_text(kind)
+  return (kind:gsub('>= (%S+) <= ([^|%s]+)', 'from %1 to %2'):gsub('|', ' or '))
+end
+
+--- What a key that every recipe knows must be ("number from 0 to 10"), where a value is not.
+--- @param path string such as 'optim.lr'
+--- @param value any
+--- @return string? kind nil where the value is right, or nothing is known of the key
+function M.refused(path, value)
+  local kind = kinds[path]
+  return kind and not is_one(value, kind) and M.kind_text(kind) or nil
+end
+
 local function kind_text(spec)
-  if not spec.values then return (spec.kind:gsub('|', ' or ')) end
+  if not spec.values then return M.kind_text(spec.kind) end
   local words = {}
   for i, value in ipairs(spec.values) do words[i] = tostring(value) end
   return 'one of ' .. table.concat(words, ', ')

@@ -16,6 +16,7 @@
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local checkpoints = require 'moonstill.checkpoints'
+local config = require 'moonstill.config'
 local finished = require 'moonstill.finished'
 local json = require 'moonstill.json'
 local leave = require 'moonstill.leave'
@@ -81,6 +82,11 @@ local function scheduled(run, name)
   if type(value) ~= 'number' or value - value ~= 0 then
     error(("run: schedule '%s' gave %s at step %d, not a finite number"):format(name,
       tostring(value), run.step.number), 0)
+  end
+  local kind = name == 'lr' and config.refused('optim.lr', value)
+  if kind then
+    error(("run: schedule 'lr' gave %g at step %d, expected %s"):format(value, run.step.number,
+      kind), 0)
   end
   for key, was in sorted.pairs(before) do
     if state[key] ~= was then

@@ -1,6 +1,7 @@
 --- The settings that runs read from a configuration: what they are when it does not say, and which
 --- values they may have.
 local check = require 'moonstill.check'
+local config = require 'moonstill.config'
 local json = require 'moonstill.json'
 local options = require 'moonstill.options'
 local optimizer = require 'moonstill.optimizer'
@@ -28,6 +29,12 @@ end
 local INTEGERS = { { 'batch', 'tokens', 1 }, { 'batch', 'micro_tokens', 1 },
   { 'checkpoint', 'every', 0 }, { 'checkpoint', 'keep', 0 }, { 'optim', 'max_skips', 1 } }
 
+local function check_number(path, value, level)
+  local kind = value ~= nil and config.refused(path, value)
+  if not kind then return end
+  error(('run.open: %s = %s, expected %s'):format(path, tostring(value), kind), level + 1)
+end
+
 --- An error when a run cannot be made of this configuration.
 --- @param level integer whom to blame, as in `error`
 function M.check(cfg, level)
@@ -44,10 +51,9 @@ function M.check(cfg, level)
       check.integer('run.open', name, cfg[name], 0, check.EXACT, level + 1)
     end
   end
-  local epochs = cfg.epochs or 1
-  if type(epochs) ~= 'number' or not (epochs >= 0 and epochs < math.huge) then
-    error(('run.open: epochs = %s, expected a number from 0 on'):format(tostring(epochs)),
-      level + 1)
+  check_number('epochs', cfg.epochs, level + 1)
+  for name, value in sorted.pairs(cfg.optim or {}) do
+    check_number('optim.' .. name, value, level + 1)
   end
 end
 

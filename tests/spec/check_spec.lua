@@ -152,7 +152,7 @@ describe('integers', function()
     local function read(...) return ms.config({ epochs = 1 }, { args = { ... } }) end
     refused({ "'seed' must be integer >= 0, not -1" }, read, 'seed=-1')
     refused({ "'max_steps' must be integer >= 0, not -2" }, read, 'max_steps=-2')
-    refused({ "'threads' must be integer >= 0 <= 4096, not 5000" }, read, 'threads=5000')
+    refused({ "'threads' must be integer from 0 to 4096, not 5000" }, read, 'threads=5000')
     refused({ "'seed' must be integer >= 0, not 1.5" }, read, 'seed=1.5')
   end)
 end)

@@ -64,7 +64,7 @@ describe('ms.config', function()
     assert.same({ 'a', 'b # c' }, read('student=' .. here, 'rows=["a", b # c]').rows)
     assert.equal(4, read('student=' .. here, 'kd={temperature: 4}').kd.temperature)
     assert.is_nil(read('student=' .. here, 'name=null').name)
-    fails("'epochs' must be number >= 0, not 3 # three", 'epochs=3 # three')
+    fails("'epochs' must be number from 0 to 10000, not 3 # three", 'epochs=3 # three')
     fails("'kd.objective' must be one of forward_kl, reverse_kl, not reverse_kl #", 'kd.objective=reverse_kl # or not')
     fails('command line: rows: line 1', 'rows=[1, 2] # two')
     -- in a file it is a comment
@@ -89,7 +89,7 @@ describe('ms.config', function()
   end)
 
   it('names wrong types', function()
-    fails("'epochs' must be number >= 0, not three", 'epochs=three')
+    fails("'epochs' must be number from 0 to 10000, not three", 'epochs=three')
     fails("'batch.tokens' must be integer >= 1, not 1.5", 'batch.tokens=1.5')
     fails("'flag' must be boolean, not 1", 'flag=1')
     fails("'kd.objective' must be one of forward_kl, reverse_kl, not forwardkl; did you mean 'forward_kl'?",
@@ -97,18 +97,20 @@ describe('ms.config', function()
     fails("'kd.t_scale' must be auto or false or number, not true", 'kd.t_scale=true')
     fails("'kd' must be a table of keys, not 3", yaml 'kd: 3')
     fails('yaml: all of it must be a table of keys, not ["a"]', yaml '- a')
-    fails([['epochs' must be number >= 0, not "3" in quotes]], yaml 'epochs: "3"')
+    fails([['epochs' must be number from 0 to 10000, not "3" in quotes]], yaml 'epochs: "3"')
     fails([['flag' must be boolean, not "true" in quotes]], 'flag="true"')
     fails("'name' must be string, not 3", yaml 'name: 3')
     fails("'epochs' cannot be null", 'epochs=null')
-    fails('must be number >= 0, not [1]', 'epochs=[1]')
-    fails("'epochs' must be number >= 0, not ", 'epochs=.nan')
+    fails('must be number from 0 to 10000, not [1]', 'epochs=[1]')
+    fails("'epochs' must be number from 0 to 10000, not ", 'epochs=.nan')
     fails('must be integer', 'batch.tokens=[.nan]')
   end)
 
   it('names values that are out of bounds', function()
-    fails("'kd.temperature' must be number > 0, not 0", 'kd.temperature=0')
-    fails("'epochs' must be number >= 0, not -1", yaml 'epochs: -1')
+    fails("'kd.temperature' must be number from 0.001 to 1000, not 0", 'kd.temperature=0')
+    fails("'kd.temperature' must be number from 0.001 to 1000, not 1e+300", 'kd.temperature=1e300')
+    fails("'epochs' must be number from 0 to 10000, not 1e+15", 'epochs=1e15')
+    fails("'epochs' must be number from 0 to 10000, not -1", yaml 'epochs: -1')
     fails("'batch.tokens' must be integer >= 1, not 0", 'batch.tokens=0')
     fails("'share' must be number >= 0 < 1, not 1", 'share=1')
     fails("'share' must be number >= 0 < 1, not -0.5", 'share=-0.5')
@@ -127,7 +129,7 @@ describe('ms.config', function()
 
   it('refuses a default that is out of bounds, and a bound that is none', function()
     assert.has_error(function() ms.config({ epochs = -1 }, { args = {} }) end,
-      "config: the default of 'epochs' is not number >= 0")
+      "config: the default of 'epochs' is not number from 0 to 10000")
     assert.has_error(function() ms.config({ n = ms.option(1, nil, 'integer > few') }, { args = {} }) end,
       "config: no bound: 'integer > few'")
   end)
@@ -158,7 +160,7 @@ describe('ms.config', function()
   it('prints every key with type, default and meaning', function()
     local text = ms.config.help(schema(), { about = 'What it is.' })
     for _, words in ipairs { { 'student', 'path', 'required', 'the student' },
-      { 'kd.temperature', 'number > 0', '1', 'T of both distributions' }, { 'rows', 'list', '[1]', 'a list' },
+      { 'kd.temperature', 'number from 0.001 to 1000', '1', 'T of both distributions' }, { 'rows', 'list', '[1]', 'a list' },
       { 'kd.t_scale', 'auto or false or number', 'auto', 'scale' }, { 'max_steps', 'integer >= 0', '0' },
       { 'kd.objective', 'one of', 'forward_kl', 'forward_kl, reverse_kl' }, { 'resume', 'auto' } } do
       local line = ('\n' .. text):match('\n  (' .. words[1]:gsub('%.', '%%.') .. ' [^\n]*)')

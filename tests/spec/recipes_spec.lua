@@ -138,7 +138,7 @@ for _, name in ipairs(recipes) do
           status, _, why = run(folder, path, 'teacher=' .. made .. 'teacher/student', 'layers=1',
             'data.train=' .. made .. 'valid.jsonl', word)
           assert.equal(2, status, word)
-          assert.truthy(why:find('must be number >= 0 <= 1, not', 1, true), why)
+          assert.truthy(why:find('must be number from 0 to 1, not', 1, true), why)
         end
         -- a factor below 0 likewise; a rate below 0 would end the run near its end
         for _, word in ipairs { 'kd.t_scale=-1', 'optim.final=-0.1' } do
