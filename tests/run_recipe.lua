@@ -14,8 +14,9 @@ M.config = { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab
   rms_norm_eps = 1e-5, hidden_act = 'silu', initializer_range = 0.3 }
 
 --- A data set of `n` samples in memory: of 4 to 30 tokens, the second half of each an answer.
---- `shift` changes a token of the first one, and nothing that a plan depends on.
-function M.data(n, shift)
+--- `shift` changes a token of the first one, and nothing that a plan depends on; `weightless` ones
+--- have no weight.
+function M.data(n, shift, weightless)
   local data, samples = {}, {}
   for i = 1, n do
     local length = 4 + i * 7 % 27
@@ -24,7 +25,8 @@ function M.data(n, shift)
       tokens[t] = ids[t - 1]
       response[t] = t >= length / 2 and t < length and 1 or 0
     end
-    samples[i] = { tokens = tokens, response = response, weight = 1 + i % 3 }
+    samples[i] = { tokens = tokens, response = response,
+      weight = weightless and 0 or 1 + i % 3 }
   end
 
   samples[1].tokens[1] = (samples[1].tokens[1] + (shift or 0)) % M.config.vocab_size
@@ -62,7 +64,7 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
   checkpoint = { every = 4, keep = 2 }, samples = 60,
-  shift = 0 }
+  shift = 0, weightless = false }
 -- What disturbs some steps: no part of the run's settings.
 M.disturbances = { rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2,
   nan_from = 0, nan_to = 0, slow = 0 }
@@ -90,7 +92,7 @@ function M.main(cfg)
   end
   local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
   local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })
-  local run = ms.run.open(settings, { student = student, data = M.data(cfg.samples, cfg.shift), schedules = {
+  local run = ms.run.open(settings, { student = student, data = M.data(cfg.samples, cfg.shift, cfg.weightless), schedules = {
     kd = ms.schedule.linear { from = 0.9, to = 0.5 },
     memory = function(state) -- depends on all losses so far
       state.mine = (state.mine or 0) * 0.9 + (state.loss or 0)

@@ -4,6 +4,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
+local learning = require 'moonstill.learning'
 local optimizer = require 'moonstill.optimizer'
 local paths = require 'moonstill.paths'
 local settings = require 'moonstill.settings'
@@ -77,7 +78,7 @@ end
 
 -- Counters of the run itself: without them a checkpoint is none.
 local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
-  total = true, skips = true, skipped = true, empty = true }
+  total = true, skips = true, skipped = true, empty = true, still = true }
 
 --- What the run itself keeps in its state, apart from what recipes keep there.
 --- @return table<string, number>
@@ -114,11 +115,13 @@ end
 
 -- going on ---------------------------------------------------------------------------------------
 
--- Says which settings have changed.
+-- Says which settings have changed, and whether any has.
 local function note_changes(run, old)
-  for _, c in ipairs(settings.changes(run.cfg, old)) do
+  local changes = settings.changes(run.cfg, old)
+  for _, c in ipairs(changes) do
     run:say(('note: %s is %s; the checkpoint was made with %s'):format(c.key, c.now, c.old))
   end
+  return #changes > 0
 end
 
 -- The rest of an epoch must be the rest of the one that began.
@@ -161,7 +164,7 @@ local function resume_from(run, path, named)
     error(path .. ': not the checkpoint of a run', 0)
   end
   if not named then check_models(run, saved.config or {}, path) end
-  note_changes(run, saved.config or {})
+  local changed = note_changes(run, saved.config or {})
   if saved.data and run.fingerprint and saved.data ~= run.fingerprint then
     error(('%s: its training data is not this one (fingerprint %s, now %s): samples, or how they '
       .. 'become tokens, have changed. The old data goes on from here; resume=false begins anew')
@@ -172,6 +175,7 @@ local function resume_from(run, path, named)
   state.total = run.state.total
   run.state, run.saved = state, state.step
   check_epoch(run, saved, path)
+  learning.resume(run, path, named or changed)
   run:say(('resumed after step %d of %d from %s%s'):format(state.step, state.total, path,
     state.step > state.total and ': it has more steps than were asked for' or ''))
 end

@@ -19,6 +19,7 @@ local checkpoints = require 'moonstill.checkpoints'
 local config = require 'moonstill.config'
 local finished = require 'moonstill.finished'
 local json = require 'moonstill.json'
+local learning = require 'moonstill.learning'
 local leave = require 'moonstill.leave'
 local lock = require 'moonstill.lock'
 local metrics = require 'moonstill.metrics'
@@ -126,7 +127,10 @@ end
 local function next_step(run)
   steps.check_closed(run.step, 2)
   after_step(run)
-  if run.state.step >= run.state.total then return nil end
+  if run.state.step >= run.state.total then
+    learning.check_end(run)
+    return nil
+  end
   return begin_step(run)
 end
 
@@ -269,7 +273,7 @@ local function new_run(cfg, options)
       micro_tokens = settings.get(cfg, 'batch', 'micro_tokens') } }, class)
   run.step = steps.new(run)
   run.state = { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0, skips = 0, skipped = 0,
-    empty = 0 }
+    empty = 0, still = 0 }
   return run
 end
 
@@ -360,13 +364,15 @@ function methods:finish()
   if not self.optimizer then error('run: finished already', 2) end
   steps.check_closed(self.step, 2)
   if not self.finished then
+    learning.check_end(self)
     self:checkpoint()
     self:hold()
     self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)
     finished.write(self)
-    self:say(('the student is saved in %s after %d steps, %s tokens%s'):format(
-      self.student_path, self.state.step, progress.count(self.state.tokens), self.state.skipped > 0
-        and (', %d of them skipped'):format(self.state.skipped) or ''))
+    local unlearnt = learning.describe(self.state)
+    self:say(('the student is saved in %s after %d steps%s, %s tokens'):format(self.student_path,
+      self.state.step, unlearnt and (' (%s)'):format(unlearnt) or '',
+      progress.count(self.state.tokens)))
   end
   self:close()
 end

@@ -1,7 +1,7 @@
 --- One optimiser step of a run, as the loop of a recipe sees it.
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
-local leave = require 'moonstill.leave'
+local learning = require 'moonstill.learning'
 local ledger = require 'moonstill.ledger'
 local tally = require 'moonstill.tally'
 
@@ -77,16 +77,6 @@ function methods:every(n)
   return n > 0 and self.number % n == 0
 end
 
-local function too_many_skips(run)
-  run:checkpoint()
-  local step = run.state.step
-  run.state.skips = 0
-  run:close()
-  leave(1, ('run: the gradient was not finite in %d steps in a row, up to step %d; the weights '
-    .. 'before them are saved in %s. A smaller optim.lr, or optim.clip, may help')
-    :format(run.max_skips, step, run:checkpoint_path(step)))
-end
-
 --- The optimiser's update, at `step.lr`; the gradients are zeroed. A step in which no position was
 --- supervised, or whose gradient is not finite, updates nothing.
 function methods:update()
@@ -103,19 +93,17 @@ function methods:update()
   self.skipped, self.grad_norm = false, 0
   if self.tally:empty() then
     run.student:zero_gradients()
-    state.empty = state.empty + 1
   else
     self.grad_norm, self.skipped = run.optimizer:step(self.lr)
   end
-  state.skipped = state.skipped + (self.skipped and 1 or 0)
-  state.skips = self.skipped and state.skips + 1 or 0
+  learning.count(state, self)
   state.tokens = state.tokens + self.tokens
   state.loss = not self.skipped and self.loss - self.loss == 0 and self.loss or nil
   self.seconds = C.ms_clock() - self.began
   self.open = false
   M.drop_batches(self)
   run:report(self)
-  if state.skips >= run.max_skips then too_many_skips(run) end
+  learning.check_skips(run, self.tally)
   return self
 end
 

@@ -24,8 +24,9 @@ end
 -- A run that ends with an error, in which `part` stands.
 local function stops(part, ...)
   local status, _, why = start(1, ...)
-  assert.equal(1, status)
+  assert.equal(1, status, why)
   assert.truthy(why:find(part, 1, true), why)
+  return why
 end
 
 local function metrics_of(folder)
@@ -434,15 +435,61 @@ describe('a run', function()
     assert.equal(3, json.decode(a).state.run.skipped)
   end)
 
-  it('stops after so many in a row, with the state saved', function()
+  it('stops after so many in a row, with the state saved, and goes on only when something has changed', function()
     local out = folder .. '/nans'
-    local status, _, err = start(1, 'output=' .. out, 'nan_from=6', 'nan_to=99', 'optim.max_skips=3')
-    assert.equal(1, status)
-    assert.truthy(err:find('not finite in 3 steps in a row, up to step 8', 1, true), err)
-    -- the weights before the first of them
-    finished(1, 'output=' .. folder .. '/five', 'max_steps=5', 'optim.warmup=3')
-    err = finished(1, 'output=' .. out)
+    local args = { 'output=' .. out, 'nan_from=6', 'nan_to=99', 'optim.max_skips=3' }
+    local why = stops('not finite in 3 steps in a row, up to step 8, whose loss is', unpack(args))
+    assert.truthy(why:find('saved in ' .. out .. '/checkpoints/step-00000008. A smaller optim.lr', 1, true), why)
+    assert.equal(tools.read(out .. '/checkpoints/step-00000004/model.safetensors') ==
+      tools.read(out .. '/checkpoints/step-00000008/model.safetensors'), false) -- step 5 is in it
+    for _ = 1, 2 do
+      stops(('run: stopped after step 8 of 20, as the gradient was not finite in 3 steps in a row, and nothing has '
+        .. 'changed since then: a smaller optim.lr, or optim.clip, may help; resume=%s/checkpoints/step-00000008 '
+        .. 'tries again'):format(out), 'output=' .. out, 'optim.max_skips=3', 'threads=1')
+    end
+    assert.is_false(tools.exists(out .. '/student'))
+    -- another rate goes on, with a count that begins anew
+    local err = stops('not finite in 3 steps in a row, up to step 11', 'optim.lr=0.005', unpack(args))
     assert.truthy(err:find('resumed after step 8', 1, true), err)
+    -- and so does a checkpoint that is named
+    err = finished(1, 'output=' .. out, 'optim.max_skips=3', 'resume=' .. out .. '/checkpoints/step-00000011')
+    assert.truthy(err:find('student after 20 steps (6 of them skipped, as their gradient was not finite)', 1, true), err)
+  end)
+
+  it('whose skips reach the limit in its last step has no student, whatever is changed', function()
+    local out = folder .. '/last'
+    stops('up to step 8', 'output=' .. out, 'max_steps=8', 'nan_from=4', 'nan_to=8')
+    stops('run: stopped after step 8 of 8', 'output=' .. out, 'max_steps=8', 'optim.lr=0.001')
+    assert.is_false(tools.exists(out .. '/student'))
+  end)
+
+  -- A run that fails as often as it is started, without a student.
+  local function learns_nothing(name, part, ...)
+    local out = folder .. '/' .. name
+    for _ = 1, 3 do
+      stops(part, 'output=' .. out, ...)
+      assert.is_false(tools.exists(out .. '/student'))
+      assert.is_false(tools.exists(out .. '/finished.json'))
+    end
+    return out
+  end
+
+  it('that has learnt nothing fails, and again, until something has changed', function()
+    local out = learns_nothing('never', 'run: the gradient was not finite in 5 steps in a row, up to step 5, whose loss '
+      .. 'is 0.18 ce ', 'nan_from=1', 'nan_to=99', 'checkpoint.every=100')
+    finished(1, 'output=' .. out, 'max_steps=3') -- the same, mended
+    out = learns_nothing('few', 'run: nothing was learnt in 3 steps (3 of them skipped, as their gradient was not '
+      .. 'finite), so no student is saved. Look at the weights of student and teacher', 'nan_from=1', 'nan_to=3', 'max_steps=3')
+    finished(1, 'output=' .. out, 'max_steps=3')
+    out = learns_nothing('checkpoints', '; then resume=false begins anew', 'nan_from=1', 'nan_to=99',
+      'checkpoint.every=1')
+    assert.is_true(tools.exists(out .. '/checkpoints/step-00000004'))
+    learns_nothing('weightless', 'run: nothing was learnt in 20 steps (20 of them without a position that counts), '
+      .. 'so no student is saved. Look at the weights of the data', 'weightless=true')
+    learns_nothing('rateless', 'run: nothing was learnt in 3 steps (3 of them with a gradient or a learning rate of 0)',
+      'optim.lr=0', 'max_steps=3')
+    local err = finished(1, 'output=' .. folder .. '/learns', 'max_steps=7', 'nan_from=1', 'nan_to=4')
+    assert.truthy(err:find('after 7 steps (4 of them skipped, as their', 1, true), err)
   end)
 end)
 
@@ -583,16 +630,40 @@ describe('a step', function()
         return table.concat(parts)
       end
       local before, n = weights(), 0
-      for step in run:steps() do
-        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
-        step:update()
-        assert.equal(0, step.loss)
-        assert.equal(before, weights())
-        n = n + 1
-      end
+      local ok, why = pcall(function()
+        for step in run:steps() do
+          for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+          step:update()
+          assert.equal(0, step.loss)
+          assert.equal(before, weights())
+          assert.equal(0, run.optimizer:steps())
+          n = n + 1
+        end
+      end)
+      assert.is_false(ok)
+      assert.truthy(tostring(why):find('nothing was learnt in 4 steps (4 of them without a position', 1, true))
+      assert.equal(4, n)
       assert.equal(n, run.state.empty)
-      assert.equal(0, run.optimizer:steps())
-      run:close()
+    end)
+  end)
+
+  it('whose terms have no weight learns nothing, which fails the run', function()
+    ms.scope(function(own)
+      local run, student = open(own, recipe.data(20))
+      local ok, why = pcall(function()
+        for step in run:steps() do
+          for batch in step:micro_batches() do student:learn(batch, { ms.ce(0) }) end
+          step:update()
+        end
+      end)
+      assert.is_false(ok)
+      assert.equal(1, why.exit)
+      assert.truthy(tostring(why):find('nothing was learnt in 4 steps (4 of them with a gradient or', 1, true))
+      run = open(own, recipe.data(20))
+      ok, why = pcall(run.finish, run) -- no step at all
+      assert.is_false(ok)
+      assert.truthy(tostring(why):find('nothing was learnt in 0 steps, so no student is saved. Look at the loop', 1,
+        true))
     end)
   end)
 
