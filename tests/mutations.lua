@@ -653,4 +653,10 @@ return {
     specs = { 'preflight' }, old = 'open_outputs[run.output] = true', new = '' },
   { name = 'a terminal that is gone asks twice', file = 'core/signals.c',
     specs = { 'cli' }, old = '&& (number == SIGINT || number == SIGTERM)', new = '' },
+  { name = 'a run that learnt nothing is success', file = 'lua/moonstill/learning.lua',
+    specs = { 'run' }, old = 'if learnt(state) > 0 then return end', new = 'do return end' },
+  { name = 'a run forgets that it was stopped for its skips', file = 'lua/moonstill/learning.lua',
+    specs = { 'run' }, old = 'if different and state.step', new = 'if state.step' },
+  { name = 'steps with a gradient of 0 teach', file = 'lua/moonstill/learning.lua',
+    specs = { 'run' }, old = 'if step.grad_norm == 0 or step.lr == 0', new = 'if step.lr == 0' },
 }
