@@ -11,14 +11,14 @@ local REASONS = {
     advice = 'the weights of student and teacher (is a term of the loss nan?) and at their dtype' },
   { key = 'empty', words = 'without a position that counts',
     advice = 'the weights of the data and at what the terms are on' },
-  { key = 'still', words = 'with a gradient or a learning rate of 0',
-    advice = 'optim.lr, at the weights of the terms and at whether the teacher is another model' },
+  { key = 'still', words = 'with a gradient of 0',
+    advice = 'the weights of the terms and at whether the teacher is another model' },
 }
 
 local function reason_of(step)
   if step.tally:empty() then return 'empty' end
   if step.skipped then return 'skipped' end
-  if step.grad_norm == 0 or step.lr == 0 then return 'still' end
+  if step.grad_norm == 0 then return 'still' end -- a rate of 0 is what was asked for
 end
 
 --- Counts a step that is over.
@@ -44,7 +44,9 @@ end
 --- @param state table of the run
 --- @return string?
 function M.describe(state)
-  return each_reason(state, function(n, reason) return ('%d of them %s'):format(n, reason.words) end)
+  return each_reason(state, function(n, reason)
+    return ('%d of them %s'):format(n, reason.words)
+  end)
 end
 
 local function advice(state)
@@ -59,8 +61,8 @@ local function learnt(state)
   return n
 end
 
--- A run that has learnt nothing saves nothing, so that the next start sees whatever was changed; but
--- an earlier checkpoint it would go on from.
+-- A run that has learnt nothing saves nothing, so that the next start sees whatever was changed;
+-- but from an earlier checkpoint it would go on.
 local function fail(run, format, ...)
   local anew = run.saved > 0 and learnt(run.state) == 0 and '; then resume=false begins anew' or ''
   run:close()
@@ -88,12 +90,12 @@ function M.check_skips(run, tally)
     fail(run, '%s; nothing was learnt before them. Look at %s', what, advice(state))
   end
   run:checkpoint()
-  fail(run, '%s; the weights before them are saved in %s. A smaller optim.lr, or optim.clip, may help',
-    what, run:checkpoint_path(state.step))
+  fail(run, '%s; the weights before them are saved in %s. A smaller optim.lr, or optim.clip, may '
+    .. 'help', what, run:checkpoint_path(state.step))
 end
 
---- Called when a run goes on from a checkpoint: one that was stopped for its skips does so only when
---- something is different.
+--- Called when a run goes on from a checkpoint: one that was stopped for its skips does so only
+--- when something is different.
 --- @param run ms_run
 --- @param path string the checkpoint
 --- @param different boolean whether settings have changed, or the checkpoint was named
