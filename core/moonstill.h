@@ -214,6 +214,8 @@ ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor
 ms_status ms_add(ms_tensor *y, const ms_tensor *x); /* y += x */
 /* In double; not finite exactly when an element is not. */
 ms_status ms_sum_squares(const ms_tensor *x, double *sum);
+/* *at: the index, row by row, of the first NaN or infinity in x (f32, bf16); -1 for none. */
+ms_status ms_not_finite(const ms_tensor *x, int64_t *at);
 /* One update, `step` counted from 1; `low` (bf16 or NULL) gets w rounded; scale multiplies g. */
 ms_status ms_adamw(ms_tensor *w, ms_tensor *low, ms_tensor *m, ms_tensor *v, const ms_tensor *g,
                    int64_t step, double lr, double beta1, double beta2, double eps, double decay,
@@ -304,6 +306,9 @@ int32_t ms_model_ends(const ms_model *model, const int32_t **id);
 ms_status ms_model_save_check(const char *path);
 void ms_model_free(ms_model *model);
 
+/* An error that names the first parameter, and its row and column from 0, that holds NaN or
+ * infinity. Opening a folder and reading a checkpoint look for themselves. */
+ms_status ms_model_check_finite(const ms_model *model);
 /* config.json as this model would write it. */
 ms_status ms_model_config(const ms_model *model, char **json);
 /* A JSON object of facts: family, parameters, layers, width, vocab, heads, kv_heads, head_dim,

@@ -108,6 +108,8 @@ typedef struct ms_ops {
 
   /* sum of x^2 in double, and whether all are finite; host results */
   ms_status (*sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n);
+  /* index of the first NaN or infinity among x, f32 or bf16; -1 for none; a host result */
+  ms_status (*not_finite)(ms_stream *s, int64_t *at, const void *x, int dtype, int64_t n);
   /* Decoupled AdamW on f32 masters w; `low` (bf16, NULL for none) gets the rounded result. scale
    * multiplies the gradient; c1 = 1 - beta1^t and c2 = 1 - beta2^t. Rates are double: 1 - beta2
    * of a float beta2 is off by 1e-5. */

@@ -274,8 +274,8 @@ const char *ms_safetensors_metadata(const ms_safetensors *f, const char *key) {
  * which has no alignment in the file. */
 enum { PART = 1 << 20 }; /* elements */
 
-ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_device *dev, void *y,
-                              int dtype) {
+static ms_status convert(const ms_safetensors *f, const ms_stored *t, ms_device *dev, void *y,
+                         int dtype) {
   void *stage;
   ms_status st = MS_OK;
   if (t->dtype < 0 || t->dtype > MS_F16 || dtype < 0 || dtype > MS_F16)
@@ -296,6 +296,26 @@ ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_de
 end:
   dev->ops->free(stage, (size_t)most * from);
   return st;
+}
+
+static ms_status check_finite(const ms_safetensors *f, const ms_stored *t, ms_device *dev,
+                              const void *y, int dtype) {
+  int64_t at;
+  char place[80];
+  MS_TRY(MS_OP(dev, not_finite, &at, y, dtype, t->count));
+  if (at < 0) return MS_OK;
+  return MS_FAIL(
+      MS_EIO,
+      "%s: tensor '%s' (at byte %zu) holds NaN or infinity, first at %s: the file is "
+      "damaged, or the training that wrote it diverged; get it again, or take an earlier "
+      "one",
+      f->path, t->name, t->offset, ms_place_text(t->rank, t->shape, at, place));
+}
+
+ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_device *dev, void *y,
+                              int dtype) {
+  MS_TRY(convert(f, t, dev, y, dtype));
+  return dtype == MS_F32 || dtype == MS_BF16 ? check_finite(f, t, dev, y, dtype) : MS_OK;
 }
 
 /* ---- writing ---- */

@@ -39,7 +39,8 @@ void ms_safetensors_close(ms_safetensors *file);
 const ms_stored *ms_safetensors_find(const ms_safetensors *file, const char *name);
 /* A value of the header's "__metadata__"; NULL when there is none. */
 const char *ms_safetensors_metadata(const ms_safetensors *file, const char *key);
-/* Reads a tensor into memory of `dev` that holds tensor->count elements of `dtype`. */
+/* Reads a tensor into memory of `dev` that holds tensor->count elements of `dtype`. NaN or infinity
+ * among them, in f32 or bf16, is an error that names the first. */
 ms_status ms_safetensors_read(const ms_safetensors *file, const ms_stored *tensor, ms_device *dev,
                               void *y, int dtype);
 

@@ -315,6 +315,21 @@ ms_status ms_model_gradient(ms_model *m, int32_t i, ms_tensor **gradient) {
   return view(m, &m->parameter[i], MS_F32, m->parameter[i].g, gradient);
 }
 
+ms_status ms_model_check_finite(const ms_model *m) {
+  char place[80];
+  int64_t at;
+  for (int32_t i = 0; i < m->parameters; i++) {
+    const ms_parameter *p = &m->parameter[i];
+    MS_TRY(MS_OP(m->dev, not_finite, &at, p->w, m->dtype, p->count));
+    if (at >= 0)
+      return MS_FAIL(MS_EINVAL,
+                     "model: '%s' holds NaN or infinity, first at %s: its training has diverged; "
+                     "begin again with a smaller learning rate",
+                     p->name, ms_place_text(p->rank, p->shape, at, place));
+  }
+  return MS_OK;
+}
+
 ms_status ms_model_zero_gradients(ms_model *m) {
   if (!m->gradient_arena) return MS_OK;
   return MS_OP(m->dev, zero, m->gradient_arena, m->gradient_bytes);

@@ -339,6 +339,13 @@ ms_status ms_sum_squares(const ms_tensor *x, double *sum) {
   return MS_OP(x->dev, sum_squares, sum, x->data, x->count);
 }
 
+ms_status ms_not_finite(const ms_tensor *x, int64_t *at) {
+  MS_REQUIRE(x, "not_finite: x is missing");
+  MS_REQUIRE(x->dtype == MS_F32 || x->dtype == MS_BF16, "not_finite: x is %s, neither f32 nor bf16",
+             ms_dtype_name(x->dtype));
+  return MS_OP(x->dev, not_finite, at, x->data, x->dtype, x->count);
+}
+
 ms_status ms_adamw(ms_tensor *w, ms_tensor *low, ms_tensor *m, ms_tensor *v, const ms_tensor *g,
                    int64_t step, double lr, double beta1, double beta2, double eps, double decay,
                    double scale) {

@@ -27,6 +27,15 @@ const char *ms_shape_text(int rank, const int64_t *shape, char *buffer) {
   return buffer;
 }
 
+const char *ms_place_text(int rank, const int64_t *shape, int64_t at, char *buffer) {
+  if (rank < 2)
+    sprintf(buffer, "index %lld", (long long)at);
+  else
+    sprintf(buffer, "row %lld, column %lld", (long long)(at / shape[rank - 1]),
+            (long long)(at % shape[rank - 1]));
+  return buffer;
+}
+
 /* The header of a tensor, without memory. */
 static ms_status new_header(ms_device *dev, int dtype, int rank, const int64_t *shape,
                             ms_tensor **out) {

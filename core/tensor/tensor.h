@@ -22,6 +22,8 @@ size_t ms_dtype_size(int dtype); /* 0 for no dtype */
 const char *ms_dtype_name(int dtype);
 /* "[2, 3]" into a buffer of at least 200 bytes; returns it. */
 const char *ms_shape_text(int rank, const int64_t *shape, char *buffer);
+/* "row 3, column 5", or "index 7" of a vector, counted from 0, into one of at least 80 bytes. */
+const char *ms_place_text(int rank, const int64_t *shape, int64_t at, char *buffer);
 
 /* A tensor over memory that `owner` keeps alive; `release(owner)` is called when it is freed. */
 ms_status ms_tensor_wrap(ms_device *dev, int dtype, int rank, const int64_t *shape, void *data,

@@ -35,5 +35,6 @@ const ms_ops MS_KERNEL(ops) = {
     .topk = MS_KERNEL(topk),
     .head_loss = MS_KERNEL(head_loss),
     .sum_squares = MS_KERNEL(sum_squares),
+    .not_finite = MS_KERNEL(not_finite),
     .adamw = MS_KERNEL(adamw),
 };

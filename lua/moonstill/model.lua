@@ -221,6 +221,13 @@ function methods:hash()
   return text(string_out[0])
 end
 
+--- An error that names the first parameter, row and column (from 0) with NaN or infinity in it.
+--- @return ms_model self
+function methods:check_finite()
+  check(C.ms_model_check_finite(pointer(self, 2)))
+  return self
+end
+
 --- config.json as this model would write it.
 --- @return table
 function methods:config()

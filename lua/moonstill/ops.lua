@@ -2,7 +2,7 @@
 ---
 --- Each is the function of core/moonstill.h of that name without the `ms_`, with tensors for its
 --- pointers and nil for NULL; shapes and meaning are documented there. They return nothing, except
---- `sum_squares`, which returns a number.
+--- `sum_squares` and `not_finite`, which return a number.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
@@ -57,6 +57,16 @@ local sum = ffi.new 'double[1]'
 function M.sum_squares(x)
   check(C.ms_sum_squares(pointer(x, 2), sum))
   return sum[0]
+end
+
+local place = ffi.new 'int64_t[1]'
+
+--- The index, from 0 and row by row, of the first NaN or infinity; nil when there is none.
+--- @param x ms_tensor f32 or bf16
+--- @return integer?
+function M.not_finite(x)
+  check(C.ms_not_finite(pointer(x, 2), place))
+  if place[0] >= 0 then return tonumber(place[0]) end
 end
 
 return M

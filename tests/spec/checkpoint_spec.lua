@@ -4,6 +4,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
+local sorted = require 'moonstill.sorted'
 local tools = require 'tests.tools'
 
 local config = json.read('tests/fixtures/adamw.json').config
@@ -126,6 +127,53 @@ describe('checkpoints', function()
       tools.write(folder .. '/step-9/config.json', 'x')
       assert.equal('nil', (find(folder)))
     end)
+  end)
+
+  it('hold no NaN and no infinity: weights, moments, masters', function()
+    local function set(t, at, value)
+      local values = t:read()
+      values[at + 1] = value
+      t:write(values):free()
+    end
+    local function weight(model, value)
+      for name, w, gradient in model:parameters() do
+        if name == 'model.norm.weight' then set(w, 3, value) else w:free() end
+        gradient:free()
+      end
+    end
+    local function moment(optimizer, which)
+      for i = 1, 2 do
+        local t = select(i, optimizer:moments(0))
+        if i == which then set(t, 9, 1 / 0) else t:free() end -- the embedding has 8 columns
+      end
+    end
+    local spoil = {
+      ['model.safetensors: tensor \'model.norm.weight\' .* first at index 3'] =
+        function(model) weight(model, 0 / 0) end,
+      ['optimizer.safetensors: tensor \'first.model.embed_tokens.weight\' .* row 1, column 1'] =
+        function(_, optimizer) moment(optimizer, 1) end,
+      ['optimizer.safetensors: tensor \'second.model.embed_tokens.weight\' .* row 1, column 1'] =
+        function(_, optimizer) moment(optimizer, 2) end,
+      ['optimizer.safetensors: tensor \'master.model.norm.weight\' .* first at index 3'] =
+        function(model, optimizer, own)
+          weight(model, 0 / 0)
+          optimizer = own(ms.optimizer.new(model, {})) -- its masters are the weights of now
+          weight(model, 1)
+          return optimizer
+        end,
+    }
+    for message, f in sorted.pairs(spoil) do
+      ms.scope(function(own)
+        local path = tools.folder() .. '/step-1'
+        local model, optimizer = pair(own, 'bf16')
+        optimizer = f(model, optimizer, own) or optimizer
+        optimizer:write(path, model, '{}')
+        local model2, optimizer2 = pair(own, 'bf16')
+        local ok, why = pcall(optimizer2.read, optimizer2, path, model2)
+        assert.is_false(ok, message)
+        assert.truthy(why:find(message), why)
+      end)
+    end
   end)
 
   it('refuse to be read when damaged, or by another model', function()

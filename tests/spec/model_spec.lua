@@ -30,6 +30,27 @@ describe('model', function()
     for _, m in ipairs { a, b, c } do m:free() end
   end)
 
+  it('says which of its weights is not finite', function()
+    ms.scope(function(own)
+      for _, dtype in ipairs { 'f32', 'bf16' } do
+        local model = own(ms.model.create(models.config(), 1, { dtype = dtype }))
+        assert.equal(model:hash(), model:check_finite():hash())
+        for name, weight in model:parameters() do
+          if name == 'model.layers.1.mlp.down_proj.weight' then -- [24, 40]
+            local values = weight:read()
+            values[2 * 40 + 8], values[3 * 40 + 1] = 1 / 0, 0 / 0
+            weight:write(values)
+          end
+          weight:free()
+        end
+        local ok, why = pcall(model.check_finite, model)
+        assert.is_false(ok)
+        assert.truthy(why:find("'model.layers.1.mlp.down_proj.weight' holds NaN or infinity, first " ..
+          'at row 2, column 7', 1, true), why)
+      end
+    end)
+  end)
+
   it('has a hash of all its weights and its configuration', function()
     ms.scope(function(own)
       local wide = { vocab_size = 12000 } -- an embedding of more than 1 MiB, which is hashed in pieces

@@ -88,14 +88,37 @@ kernels.on_devices('sums', function(case)
         for _, at in ipairs { 0, math.floor(n / 2), n - 1 } do
           local v = tools.values(n, 1)
           v[at] = bad
-          local sum = ms.ops.sum_squares(make('f32', v, n))
+          local x = make('f32', v, n)
+          local sum = ms.ops.sum_squares(x)
           assert.is_true(sum ~= sum or sum == 1 / 0)
+          assert.equal(at, ms.ops.not_finite(x))
+          assert.equal(at, ms.ops.not_finite(make('bf16', v, n)))
         end
       end
       local v = tools.values(n, 1)
       v[n - 1] = 3.4e38 -- large, but finite
       assert.is_true(ms.ops.sum_squares(make('f32', v, n)) < 1e78)
+      assert.is_nil(ms.ops.not_finite(make('f32', v, n)))
+      v[n - 1] = -3.38e38 -- of bf16 too
+      assert.is_nil(ms.ops.not_finite(make('bf16', v, n)))
     end
+  end)
+end)
+
+kernels.on_devices('the first bad element', function(case)
+  case('is the first of several', function(make)
+    local n = 200001
+    for _, dtype in ipairs { 'f32', 'bf16' } do
+      local v = tools.values(n, 1)
+      for _, at in ipairs { n - 1, 150000, 70000, 16384, 16383 } do
+        v[at] = at % 2 == 0 and 0 / 0 or 1 / 0
+        assert.equal(at, ms.ops.not_finite(make(dtype, v, n)))
+      end
+    end
+  end)
+
+  case('is looked for in floats alone', function(make)
+    fails('not_finite: x is i32', ms.ops.not_finite, make('i32', nil, 3))
   end)
 end)
 

@@ -171,9 +171,13 @@ kernels.on_devices('any number of threads gives the same', function(case, device
   case('squared norm, swiglu and AdamW', function(make)
     local n = 200003
     local x, y, z = make('f32', tools.values(n, 1), n), make('f32', nil, n), make('f32', nil, n)
+    local values = tools.values(n, 1)
+    values[70000], values[150000] = 0 / 0, 0 / 0 -- in blocks of two threads
+    local bad = make('f32', values, n)
     same('sum_squares', function()
       return ffi.string(ffi.new('double[1]', ms.ops.sum_squares(x)), 8)
     end)
+    same('not_finite', function() return tostring(ms.ops.not_finite(bad)) end)
     same('swiglu', function()
       ms.ops.swiglu(y, x, x)
       ms.ops.swiglu_backward(y, z, y, x, x)

@@ -2,6 +2,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local json = require 'moonstill.json'
+local sorted = require 'moonstill.sorted'
 local folders = require 'tests.folders'
 local tools = require 'tests.tools'
 
@@ -111,6 +112,27 @@ describe('weights', function()
     local m, message = open(folders.tiny(), half, { dtype = C.MS_F16 })
     assert.is_nil(m)
     assert(message:find('held as f16, only as f32, bf16', 1, true), message)
+  end)
+
+  it('that are not finite are errors with the first place', function()
+    local floats = { ['nan'] = '\0\0\192\127', ['inf'] = '\0\0\128\127', ['-inf'] = '\0\0\128\255' }
+    local function with(name, at, value)
+      local list = tensors()
+      for _, t in ipairs(list) do
+        if t[1] == name then t[4] = t[4]:sub(1, 4 * at) .. value .. t[4]:sub(4 * at + 5) end
+      end
+      return list
+    end
+    for _, value in sorted.pairs(floats) do
+      refuses(folders.tiny(), with(EMBED, 13, value), 'model.safetensors', "'" .. EMBED .. "'",
+        'holds NaN or infinity, first at row 3, column 1:', 'earlier')
+      refuses(folders.tiny(), with(NORM, 2, value), "'" .. NORM .. "'", 'first at index 2:')
+    end
+    local huge = with(NORM, 0, '\255\255\127\127') -- the largest f32, beyond bf16
+    assert(open(folders.tiny(), huge))
+    local m, message = open(folders.tiny(), huge, { dtype = C.MS_BF16 })
+    assert.is_nil(m)
+    assert(message:find("'" .. NORM .. "'", 1, true), message)
   end)
 
   it('in a folder that is none, or has none, are errors', function()
