@@ -41,8 +41,9 @@ local function note(run, path, why)
   run:say(('note: %s is kept: %s'):format(path, why))
 end
 
---- Removes all but the last `run.keep` checkpoints of the run's own, and at least one is kept. What
---- cannot be removed, or is not the run's, stays, and is said.
+--- Removes all but the last `run.keep` checkpoints of the run's own; at least one is kept, and
+--- the last one that is known to be sound. What cannot be removed, or is not the run's, stays,
+--- and is said.
 function M.prune(run)
   local own = {}
   for _, step in ipairs(list_checkpoints(run.checkpoints)) do
@@ -53,9 +54,12 @@ function M.prune(run)
       note(run, path, 'it is no checkpoint of this run')
     end
   end
+  local sound = run:checkpoint_path(run.state.sound)
   for i = 1, #own - math.max(1, run.keep) do
-    local ok, why = pcall(check, C.ms_checkpoint_remove(own[i]), check.NOWHERE)
-    if not ok then note(run, own[i], tostring(why)) end
+    if own[i] ~= sound then
+      local ok, why = pcall(check, C.ms_checkpoint_remove(own[i]), check.NOWHERE)
+      if not ok then note(run, own[i], tostring(why)) end
+    end
   end
 end
 
@@ -78,7 +82,8 @@ end
 
 -- Counters of the run itself: without them a checkpoint is none.
 local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
-  total = true, skips = true, skipped = true, empty = true, still = true }
+  total = true, skips = true, skipped = true, empty = true, still = true, far = true,
+  ruined = true, sound = true, loss_level = true, norm_level = true }
 
 --- What the run itself keeps in its state, apart from what recipes keep there.
 --- @return table<string, number>
@@ -172,6 +177,9 @@ local function resume_from(run, path, named)
   end
   identify(run, saved, path, named)
   local state = saved.run
+  for key, value in sorted.pairs(run.state) do
+    if state[key] == nil then state[key] = value end
+  end
   state.total = run.state.total
   run.state, run.saved = state, state.step
   check_epoch(run, saved, path)
@@ -194,10 +202,13 @@ local function set_all_aside(run)
   end
 end
 
--- Checkpoints after the one that a run was told to go on from are of another future.
-local function set_later_aside(run)
+--- Puts the checkpoints after a step aside: a run goes on from there, and they are of another
+--- future.
+--- @param run ms_run
+--- @param last integer
+function M.set_aside_after(run, last)
   for _, step in ipairs(list_checkpoints(run.checkpoints)) do
-    if step > run.state.step then
+    if step > last then
       local path = run:checkpoint_path(step)
       run:say(('%s is now %s'):format(path, set_aside(path)))
     end
@@ -231,7 +242,7 @@ function M.resume(run)
     return
   end
   resume_from(run, path, path == wanted)
-  if path == wanted then set_later_aside(run) end
+  if path == wanted then M.set_aside_after(run, run.state.step) end
   M.prune(run) -- a kill may have come between a checkpoint and its pruning
 end
 

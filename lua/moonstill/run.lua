@@ -30,6 +30,7 @@ local progress = require 'moonstill.progress'
 local schedule = require 'moonstill.schedule'
 local settings = require 'moonstill.settings'
 local sorted = require 'moonstill.sorted'
+local soundness = require 'moonstill.soundness'
 local steps = require 'moonstill.step'
 local validation = require 'moonstill.validation'
 
@@ -114,7 +115,8 @@ end
 
 local function after_step(run)
   local state = run.state
-  local due = run.every > 0 and state.step % run.every == 0
+  -- weights that give no sound loss are not worth keeping
+  local due = run.every > 0 and state.step % run.every == 0 and state.ruined == 0
   if state.step > run.saved and (due or json.unfit(state, 'run.state')) then run:checkpoint() end
   local signal = C.ms_interrupted()
   if signal == 0 then return end
@@ -129,6 +131,7 @@ local function next_step(run)
   after_step(run)
   if run.state.step >= run.state.total then
     learning.check_end(run)
+    soundness.check(run, true)
     return nil
   end
   return begin_step(run)
@@ -212,6 +215,9 @@ end
 --- @param line string
 function methods:say(line) self.progress:say(line) end
 
+--- Puts the checkpoints of all steps after `step` aside.
+function methods:set_aside_after(step) checkpoints.set_aside_after(self, step) end
+
 function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.checkpoints, step) end
 
 --- Saves everything the run needs to go on; older checkpoints than the last few are removed. It
@@ -273,7 +279,7 @@ local function new_run(cfg, options)
       micro_tokens = settings.get(cfg, 'batch', 'micro_tokens') } }, class)
   run.step = steps.new(run)
   run.state = { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0, skips = 0, skipped = 0,
-    empty = 0, still = 0 }
+    empty = 0, still = 0, far = 0, ruined = 0, sound = 0 }
   return run
 end
 
@@ -365,6 +371,7 @@ function methods:finish()
   steps.check_closed(self.step, 2)
   if not self.finished then
     learning.check_end(self)
+    soundness.check(self, true)
     self:checkpoint()
     self:hold()
     self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)

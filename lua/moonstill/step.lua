@@ -3,6 +3,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local learning = require 'moonstill.learning'
 local ledger = require 'moonstill.ledger'
+local soundness = require 'moonstill.soundness'
 local tally = require 'moonstill.tally'
 
 local M = {}
@@ -97,12 +98,14 @@ function methods:update()
     self.grad_norm, self.skipped = run.optimizer:step(self.lr)
   end
   learning.count(state, self)
+  soundness.judge(run, self)
   state.tokens = state.tokens + self.tokens
   state.loss = not self.skipped and self.loss - self.loss == 0 and self.loss or nil
   self.seconds = C.ms_clock() - self.began
   self.open = false
   M.drop_batches(self)
   run:report(self)
+  soundness.check(run)
   learning.check_skips(run, self.tally)
   return self
 end

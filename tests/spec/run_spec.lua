@@ -384,6 +384,34 @@ describe('a run', function()
     assert.is_false(tools.exists(out .. '/finished.json'))
   end)
 
+  it('keeps what was good when it diverges, and goes on from there', function()
+    for keep, every in pairs { [1] = 5, [2] = 1 } do
+      local out = ('%s/diverges-%d'):format(folder, keep)
+      local words = { 'output=' .. out, 'checkpoint.every=' .. every, 'checkpoint.keep=' .. keep, 'wreck_at=11' }
+      stops('it has diverged, and no student is saved. The next start goes on from step 10, the last that is sound',
+        unpack(words))
+      assert.is_false(tools.exists(out .. '/student/config.json'))
+      for _ = 1, 2 do -- again and again it begins there, and ends alike
+        local status, _, err = start(1, unpack(words))
+        assert.equal(1, status)
+        assert.truthy(err:find('resumed after step 10 of 20', 1, true), err)
+        assert.truthy(err:find('it has diverged', 1, true), err)
+      end
+      finished(1, unpack(words, 1, 3))
+      assert_same_run(reference 'f32', out, STEPS)
+    end
+  end)
+
+  it('fails when it ends diverged, and begins anew where nothing was sound', function()
+    local out = folder .. '/diverges-at-the-end'
+    stops('There is no checkpoint from before: the next start begins anew', 'output=' .. out, 'max_steps=4',
+      'checkpoint.every=2', 'wreck_at=1')
+    assert.equal('', (select(2, tools.run('ls ' .. out .. '/checkpoints'))))
+    assert.is_false(tools.exists(out .. '/finished.json'))
+    local err = finished(1, 'output=' .. out, 'max_steps=4')
+    assert.is_nil(err:find('resumed', 1, true), err)
+  end)
+
   it('is alone in its folder', function()
     local out = folder .. '/alone'
     tools.run(('%s luajit tests/run_recipe.lua output=%s wait_at=2 >/dev/null 2>&1 </dev/null & ')
