@@ -674,4 +674,9 @@ return {
     old = ' and state.ruined == 0', new = '' },
   { name = 'soundness: later checkpoints stay', file = 'lua/moonstill/soundness.lua',
     specs = { 'run' }, old = 'run:set_aside_after(state.sound)', new = '' },
+  { name = 'a stretched schedule goes unsaid', file = 'lua/moonstill/checkpoints.lua',
+    specs = { 'run' }, old = 'run.total_before, state.total = state.total, run.state.total',
+    new = 'state.total = run.state.total' },
+  { name = 'fewer steps than asked go unsaid', file = 'lua/moonstill/departures.lua',
+    specs = { 'departures' }, old = 'if total >= most then', new = 'if true then' },
 }

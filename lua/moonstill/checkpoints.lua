@@ -180,7 +180,7 @@ local function resume_from(run, path, named)
   for key, value in sorted.pairs(run.state) do
     if state[key] == nil then state[key] = value end
   end
-  state.total = run.state.total
+  run.total_before, state.total = state.total, run.state.total
   run.state, run.saved = state, state.step
   check_epoch(run, saved, path)
   learning.resume(run, path, named or changed)

@@ -16,6 +16,7 @@
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local checkpoints = require 'moonstill.checkpoints'
+local departures = require 'moonstill.departures'
 local config = require 'moonstill.config'
 local finished = require 'moonstill.finished'
 local json = require 'moonstill.json'
@@ -59,6 +60,14 @@ function methods:plan_epoch(epoch)
   return self.plan
 end
 
+-- The steps of a part of an epoch that has `n`: all, or at least one.
+local function steps_of_part(run, part, n)
+  if part == 1 then return n end
+  local made = math.max(1, math.floor(part * n + 0.5))
+  run.part = { asked = part * n, made = made }
+  return made
+end
+
 --- How many steps the run has in all: by epochs, the last of which may be a part, and max_steps.
 local function count_steps(run)
   local most, epochs = run.cfg.max_steps or 0, run.cfg.epochs or 1
@@ -69,7 +78,7 @@ local function count_steps(run)
   local total, epoch = 0, 0
   while epoch < epochs and (most == 0 or total < most) do
     local n, part = #run:plan_epoch(epoch), math.min(1, epochs - epoch)
-    total = total + (part == 1 and n or math.max(1, math.floor(part * n + 0.5)))
+    total = total + steps_of_part(run, part, n)
     epoch = epoch + 1
   end
   return most > 0 and math.min(most, total) or total
@@ -269,7 +278,7 @@ local OPTIONS = { student = true, data = true, schedules = true, carry = true, q
 local function new_run(cfg, options)
   local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
     carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
-    student_path = cfg.output .. '/student', saved = 0, validated = {},
+    student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {},
     fingerprint = options.data.fingerprint and options.data:fingerprint(),
     every = settings.get(cfg, 'checkpoint', 'every'),
     keep = settings.get(cfg, 'checkpoint', 'keep'),
@@ -307,6 +316,7 @@ local function start(run)
   finished.look(run)
   if run.finished then return end
   preflight.check(run)
+  departures.say(run)
   run:say(memory_line(run))
 end
 

@@ -48,9 +48,41 @@ local function number(options, name, default, level)
 end
 
 --- Steps that a setting means in a run of `total`: a share below 1, or a number of steps.
-local function steps_of(setting, total)
+--- @param setting number
+--- @param total integer
+--- @return integer
+function M.steps_of(setting, total)
   local n = setting < 1 and math.ceil(setting * total - 1e-9) or math.floor(setting)
   return math.max(0, math.min(n, total))
+end
+local steps_of = M.steps_of
+
+local shapes = setmetatable({}, { __mode = 'k' }) -- by schedule
+
+--- The warm-up of one of this module's schedules, and where it ends in one the decay, as they were
+--- given; nil for any other function. Such a schedule looks at `step` and `total` only and keeps
+--- nothing, so it can be asked at any time.
+--- @param schedule function
+--- @return { warmup: number, decay?: number }?
+function M.shape(schedule) return shapes[schedule] end
+
+-- Of a schedule of this module `shape` is known.
+local function rising(schedule, warmup, shape)
+  local given, risen = share_or_steps('warmup', warmup), schedule
+  if given > 0 then
+    local inner = { step = 0, total = 0, progress = 0 } -- its own; all else is the state's
+    function risen(state)
+      local n = steps_of(given, state.total)
+      setmetatable(inner, { __index = state, __newindex = state })
+      inner.step = math.max(1, state.step - n)
+      inner.total = math.max(1, state.total - n)
+      inner.progress = (inner.step - 1) / math.max(1, inner.total - 1)
+      local value = schedule(inner)
+      return state.step <= n and value * state.step / (n + 1) or value
+    end
+  end
+  if shape then shapes[risen] = { warmup = given, decay = shape.decay } end
+  return risen
 end
 
 --- Puts a linear rise before a schedule: in the first n steps step / (n + 1) of the value with
@@ -59,19 +91,7 @@ end
 --- @param schedule fun(state: table): number
 --- @param warmup number share of the steps (below 1), or steps
 --- @return fun(state: table): number
-function M.warmup(schedule, warmup)
-  if share_or_steps('warmup', warmup) == 0 then return schedule end
-  local inner = { step = 0, total = 0, progress = 0 } -- its own; all else is the state's
-  return function(state)
-    local n = steps_of(warmup, state.total)
-    setmetatable(inner, { __index = state, __newindex = state })
-    inner.step = math.max(1, state.step - n)
-    inner.total = math.max(1, state.total - n)
-    inner.progress = (inner.step - 1) / math.max(1, inner.total - 1)
-    local value = schedule(inner)
-    return state.step <= n and value * state.step / (n + 1) or value
-  end
-end
+function M.warmup(schedule, warmup) return rising(schedule, warmup) end
 
 --- Share of a run that lies before a step: 0 at the first, just below 1 at the last.
 local function elapsed(state) return (state.step - 1) / state.total end
@@ -79,9 +99,11 @@ local function elapsed(state) return (state.step - 1) / state.total end
 --- A fixed value; with a table, its `lr` after its `warmup`.
 --- @param options number|table
 function M.constant(options)
-  if type(options) == 'number' then return function() return options end end
+  if type(options) == 'number' then
+    return rising(function() return options end, 0, {})
+  end
   local peak = number(known(options), 'lr')
-  return M.warmup(function() return peak end, number(options, 'warmup', 0))
+  return rising(function() return peak end, number(options, 'warmup', 0), {})
 end
 
 --- A straight line: from `from` at the first step to `to` at the last; or, with `lr`, from the peak
@@ -91,23 +113,23 @@ function M.linear(options)
   local warmup = number(known(options), 'warmup', 0)
   if options.lr then
     local peak, final = number(options, 'lr'), number(options, 'final', 0)
-    return M.warmup(function(state) return peak * (1 - (1 - final) * elapsed(state)) end, warmup)
+    return rising(function(state) return peak * (1 - (1 - final) * elapsed(state)) end, warmup, {})
   end
   local from, to = number(options, 'from'), number(options, 'to')
-  return M.warmup(function(state)
+  return rising(function(state)
     if state.total <= 1 then return from end
     local x = (state.step - 1) / (state.total - 1)
     return (1 - x) * from + x * to
-  end, warmup)
+  end, warmup, {})
 end
 
 --- Half a cosine from the peak towards `final`.
 --- @param options { lr: number, warmup?: number, final?: number }
 function M.cosine(options)
   local peak, final = number(known(options), 'lr'), number(options, 'final', 0)
-  return M.warmup(function(state)
+  return rising(function(state)
     return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * elapsed(state))))
-  end, number(options, 'warmup', 0))
+  end, number(options, 'warmup', 0), {})
 end
 
 --- Warm-up, stable, decay: the peak until the last `decay` of the steps (a share below 1 of what
@@ -116,11 +138,11 @@ end
 function M.wsd(options)
   local peak, final = number(known(options), 'lr'), number(options, 'final', 0)
   local decay = share_or_steps('decay', number(options, 'decay', 0.2))
-  return M.warmup(function(state)
+  return rising(function(state)
     local n = steps_of(decay, state.total)
     local into = state.step - 1 - (state.total - n)
     return into <= 0 and peak or peak * (1 - (1 - final) * into / n)
-  end, number(options, 'warmup', 0))
+  end, number(options, 'warmup', 0), { decay = decay })
 end
 
 --- The names that `of` knows, for `ms.one_of`.

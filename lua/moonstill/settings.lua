@@ -15,13 +15,18 @@ local DEFAULT = {
   checkpoint = { every = 200, keep = 2 },
 }
 
+--- What a setting is when a configuration does not say.
+--- @param group '"batch"'|'"optim"'|'"checkpoint"'
+--- @param key string
+function M.default(group, key) return DEFAULT[group][key] end
+
 --- @param cfg table
 --- @param group '"batch"'|'"optim"'|'"checkpoint"'
 --- @param key string
 --- @return any
 function M.get(cfg, group, key)
   local value = cfg[group] and cfg[group][key]
-  if value == nil then value = DEFAULT[group][key] end
+  if value == nil then value = M.default(group, key) end
   return value
 end
 

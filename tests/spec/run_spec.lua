@@ -149,6 +149,10 @@ describe('a run', function()
     -- A run that is told of its end later has other schedules: it need not equal the reference.
     err = finished(1, 'output=' .. out, 'epochs=1.5')
     assert.truthy(err:find('saved in .* after 15 steps'), err)
+    -- Cosines of warm-up 3: 0.01 (1 + cos(pi 6 / 7)) / 2 in step 10 of 10, 0.01 (1 + cos(pi 7 / 12)) / 2 in 11 of 15.
+    assert.truthy(err:find('note: 15 steps in all, 10 when the checkpoint was made: schedules are stretched, and lr '
+      .. 'goes from 4.95e-04 in step 10 to 3.71e-03 in step 11\n', 1, true), err)
+    assert.is_nil(finished(1, 'output=' .. out, 'epochs=1.5'):find('note:', 1, true))
     finished(1, 'output=' .. out, 'epochs=0', 'max_steps=17')
     assert.equal(17, metrics_of(out)[#metrics_of(out)].step)
   end)
@@ -481,7 +485,7 @@ describe('a run', function()
     assert.truthy(err:find('resumed after step 8', 1, true), err)
     -- and so does a checkpoint that is named
     err = finished(1, 'output=' .. out, 'optim.max_skips=3', 'resume=' .. out .. '/checkpoints/step-00000011')
-    assert.truthy(err:find('student after 20 steps (6 of them skipped, as their gradient was not finite)', 1, true), err)
+    assert.truthy(err:find('after 20 steps (6 of them skipped, as their gradient was not finite)', 1, true), err)
   end)
 
   it('whose skips reach the limit in its last step has no student, whatever is changed', function()
@@ -503,11 +507,12 @@ describe('a run', function()
   end
 
   it('that has learnt nothing fails, and again, until something has changed', function()
-    local out = learns_nothing('never', 'run: the gradient was not finite in 5 steps in a row, up to step 5, whose loss '
-      .. 'is 0.18 ce ', 'nan_from=1', 'nan_to=99', 'checkpoint.every=100')
+    local out = learns_nothing('never', 'run: the gradient was not finite in 5 steps in a row, up to step 5, whose '
+      .. 'loss is 0.18 ce ', 'nan_from=1', 'nan_to=99', 'checkpoint.every=100')
     finished(1, 'output=' .. out, 'max_steps=3') -- the same, mended
     out = learns_nothing('few', 'run: nothing was learnt in 3 steps (3 of them skipped, as their gradient was not '
-      .. 'finite), so no student is saved. Look at the weights of student and teacher', 'nan_from=1', 'nan_to=3', 'max_steps=3')
+      .. 'finite), so no student is saved. Look at the weights of student and teacher', 'nan_from=1', 'nan_to=3',
+      'max_steps=3')
     finished(1, 'output=' .. out, 'max_steps=3')
     out = learns_nothing('checkpoints', '; then resume=false begins anew', 'nan_from=1', 'nan_to=99',
       'checkpoint.every=1')
