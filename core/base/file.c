@@ -121,6 +121,7 @@ static ms_status replace_file(const ms_work *work, const void *data, int64_t byt
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes) {
   char *real;
   ms_work work;
+  MS_REQUIRE(path && (data || !bytes) && bytes >= 0, "file write: no path or no data");
   MS_TRY(ms_path_resolve(path, strlen(path), &real));
   ms_status st = check_replaceable(real);
   if (st == MS_OK) st = ms_work_begin(real, &work);
@@ -149,6 +150,7 @@ static ms_status hash_text(XXH128_hash_t h, char **text) {
 }
 
 ms_status ms_file_hash(const char *path, char **text) {
+  MS_REQUIRE(path, "file hash: no path");
   enum { CHUNK = 1 << 20 };
   void *buffer = NULL;
   ms_status st;
@@ -173,17 +175,20 @@ end:
 }
 
 ms_status ms_hash(const void *data, int64_t bytes, char **text) {
+  MS_REQUIRE(data || !bytes, "hash: no data");
   return hash_text(XXH3_128bits(data, (size_t)bytes), text);
 }
 
 int ms_path_kind(const char *path) {
   struct stat info;
+  if (!path) return 0;
   /* What cannot be looked at may be there: whoever opens it gets the reason. */
   if (stat(path, &info)) return errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG;
   return S_ISDIR(info.st_mode) ? 2 : 1;
 }
 
 ms_status ms_path_real(const char *path, char **text) {
+  MS_REQUIRE(path, "path: none");
   char found[PATH_MAX], *part;
   *text = NULL;
   size_t n = strlen(path);
@@ -202,10 +207,12 @@ ms_status ms_path_real(const char *path, char **text) {
 }
 
 int ms_path_writable(const char *path) {
+  if (!(path)) return 0;
   return !access(path, ms_path_kind(path) == 2 ? W_OK | X_OK : W_OK);
 }
 
 int64_t ms_disk_free(const char *path) {
+  if (!(path)) return -1;
   struct statvfs info;
   if (statvfs(path, &info) || !info.f_blocks) return -1;
   return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
@@ -214,6 +221,7 @@ int64_t ms_disk_free(const char *path) {
 ms_status ms_dir_make(const char *path) {
   char *part;
   ms_status st = MS_OK;
+  MS_REQUIRE(path, "folder: no path");
   MS_TRY(ms_text_copy(path, strlen(path), &part));
   for (char *p = part + 1; st == MS_OK; p++) {
     if (*p && *p != '/') continue;
@@ -261,10 +269,12 @@ ms_status ms_path_rename_aside(const char *from, const char *to, char **where) {
 }
 
 ms_status ms_path_set_aside(const char *path, char **where) {
+  MS_REQUIRE(path, "path: none");
   return ms_path_rename_aside(path, path, where);
 }
 
 int ms_path_same(const char *a, const char *b) {
+  if (!(a && b)) return 0;
   struct stat x, y;
   return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
@@ -273,6 +283,7 @@ ms_status ms_dir_list(const char *path, char **text) {
   struct dirent **entry = NULL;
   size_t room = 1;
   *text = NULL;
+  MS_REQUIRE(path, "folder list: no path");
   int n = scandir(path, &entry, NULL, alphasort);
   if (n < 0) return MS_FAIL(MS_EIO, "%s: cannot list: %s", path, strerror(errno));
   for (int i = 0; i < n; i++) room += strlen(entry[i]->d_name) + 1;
@@ -305,4 +316,7 @@ ms_status ms_remove_at(int parent, const char *name, const char *path) {
   return st;
 }
 
-ms_status ms_dir_remove(const char *path) { return ms_remove_at(AT_FDCWD, path, path); }
+ms_status ms_dir_remove(const char *path) {
+  MS_REQUIRE(path, "folder remove: no path");
+  return ms_remove_at(AT_FDCWD, path, path);
+}

@@ -256,6 +256,7 @@ static int guess(file *f) {
 }
 
 ms_status ms_file_guess(const char *path, char **text) {
+  MS_REQUIRE(path, "path: none");
   file f = {.path = path};
   *text = NULL;
   return guess(&f) ? ms_text_copy(f.said, strlen(f.said), text) : MS_OK;

@@ -150,6 +150,7 @@ static void clean_one(int parent, const char *name, const char *full) {
 }
 
 void ms_dir_clean(const char *path) {
+  if (!(path)) return;
   char full[PATH_MAX + NAME_MAX + 2];
   DIR *dir = opendir(path);
   if (!dir) return;

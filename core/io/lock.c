@@ -104,6 +104,7 @@ static ms_status take(const char *path, int *fd, int32_t *holder) {
 }
 
 ms_status ms_lock_open(const char *path, ms_lock **out, int32_t *holder) {
+  MS_REQUIRE(path, "lock: no path");
   void *p;
   int fd;
   *out = NULL;

@@ -409,6 +409,7 @@ end:
 }
 
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
+  MS_REQUIRE(path && model && opt, "checkpoint: path, model or optimizer missing");
   json_t *all = NULL;
   char *weights = NULL, *moments = NULL;
   ms_status st;
@@ -428,6 +429,7 @@ end:
 }
 
 ms_status ms_checkpoint_remove(const char *path) {
+  MS_REQUIRE(path, "checkpoint: no path");
   MS_TRY(check_ours(path));
   return ms_folder_discard(path);
 }

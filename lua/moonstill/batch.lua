@@ -7,6 +7,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local handles = require 'moonstill.handle'
 local options_of = require 'moonstill.options'
 
 local M = {}
@@ -20,26 +21,16 @@ local ON = { response = C.MS_ON_RESPONSE, all = C.MS_ON_ALL }
 local methods = {}
 
 local handle -- the FFI type, below
+local kind = handles.kind('batch', C.ms_batch_free)
 
 --- The core's pointer; an error when the batch was freed or is no batch.
 --- @param batch ms_batch
 --- @param level? integer whom to blame, as in `error`
-function M.pointer(batch, level)
-  if not ffi.istype(handle, batch) then
-    error('batch expected, got ' .. type(batch), (level or 1) + 1)
-  end
-  if batch.p == nil then error('batch: used after free', (level or 1) + 1) end
-  return batch.p
-end
-local pointer = M.pointer
+function M.pointer(batch, level) return (kind.pointer(batch, (level or 1) + 1)) end
+local pointer = kind.pointer
 
 --- Frees the batch now. A second call does nothing; any other use is an error.
-function methods:free()
-  if self.p ~= nil then
-    C.ms_batch_free(self.p)
-    self.p = nil
-  end
-end
+function methods:free() kind.free(self) end
 
 --- How many tokens it has.
 --- @return integer
@@ -62,6 +53,7 @@ handle = ffi.metatype('struct { ms_batch *p; }', {
     return ('batch of %d tokens, weight %g on responses'):format(self:tokens(), self:weight())
   end,
 })
+kind.type = handle
 
 --- A batch from arrays of the FFI, which may be reused after the call.
 --- @param token ffi.cdata* int32_t[tokens]
@@ -74,6 +66,10 @@ handle = ffi.metatype('struct { ms_batch *p; }', {
 function M.new(token, tokens, segment_start, segments, response, all)
   check.integer('batch', 'tokens', tokens, 0, check.EXACT)
   check.integer('batch', 'segments', segments, 0, check.EXACT)
+  check.cells('batch', 'token', token, 'int', tokens)
+  check.cells('batch', 'segment_start', segment_start, 'int', segments + 1)
+  if response ~= nil then check.cells('batch', 'response', response, 'float', tokens) end
+  if all ~= nil then check.cells('batch', 'all', all, 'float', tokens) end
   check(C.ms_batch_new(tokens, token, segments, segment_start, response, all, out))
   return handle(out[0])
 end
@@ -82,16 +78,17 @@ local SEGMENT = { tokens = true, count = true, response = true, all = true, weig
 
 -- Lua arrays start at 1, those of the FFI at 0 and need their `count`.
 local function length(segment, number)
+  local what = 'batch: segment ' .. number
+  if type(segment) ~= 'table' then error(('%s is a %s'):format(what, type(segment)), 4) end
   local tokens = segment.tokens or segment
+  if segment.tokens then options_of.known(what, SEGMENT, segment, 4) end
   if type(tokens) == 'cdata' then
-    local n = tonumber(segment.count)
-    if not n then error(('batch: segment %d: cdata tokens need `count`'):format(number), 4) end
-    return (check.integer('batch', ('segment %d: count'):format(number), n, 0, check.EXACT, 4))
+    if segment.count == nil then error(what .. ': cdata tokens need `count`', 4) end
+    local n = check.integer(what, 'count', tonumber(segment.count), 0, check.INT32, 4)
+    check.cells(what, 'tokens', tokens, 'int', n, 4)
+    return n
   end
-  if segment.tokens then options_of.known('batch: segment ' .. number, SEGMENT, segment, 4) end
-  if type(tokens) ~= 'table' then
-    error(('batch: segment %d: tokens are a %s'):format(number, type(tokens)), 4)
-  end
+  if type(tokens) ~= 'table' then error(('%s: tokens are a %s'):format(what, type(tokens)), 4) end
   return #tokens
 end
 
@@ -108,7 +105,22 @@ end
 
 local function fill_weights(to, at, segment, name, missing, n, number)
   local given, weight = segment[name], segment.weight or 1
-  if type(given) == 'table' or type(given) == 'cdata' then
+  local what = 'batch: segment ' .. number
+  if type(weight) ~= 'number' then
+    error(('%s: weight is a %s, expected a number'):format(what, type(weight)), 4)
+  end
+  if type(given) == 'cdata' then
+    check.cells(what, name, given, 'float', n, 4)
+  elseif type(given) == 'table' then
+    for i = 1, #given do
+      if type(given[i]) ~= 'number' then
+        error(('%s: %s weight %d is a %s'):format(what, name, i, type(given[i])), 4)
+      end
+    end
+  elseif given ~= nil then
+    error(('%s: %s is a %s, expected a list of weights'):format(what, name, type(given)), 4)
+  end
+  if given ~= nil then
     fill(to, at, given, n, name .. ' weights', number, 5)
   else
     for i = 0, n - 1 do to[at + i] = missing end
@@ -141,11 +153,16 @@ end
 --- @param weights? number[] of each sample; default 1
 --- @return ms_batch
 function M.from(prompts, answers, weights)
+  check.table('batch', 'prompts', prompts)
+  check.table('batch', 'answers', answers)
+  if weights ~= nil then check.table('batch', 'weights', weights) end
   if #prompts ~= #answers then
     error(('batch: %d prompts and %d answers'):format(#prompts, #answers), 2)
   end
   local segments = {}
   for i, prompt in ipairs(prompts) do
+    check.integers('batch', ('prompt %d: id'):format(i), prompt, 0, check.INT32)
+    check.integers('batch', ('answer %d: id'):format(i), answers[i], 0, check.INT32)
     local tokens, response, from = {}, {}, #prompt
     for _, id in ipairs(prompt) do tokens[#tokens + 1] = id end
     for _, id in ipairs(answers[i]) do tokens[#tokens + 1] = id end
@@ -162,7 +179,7 @@ end
 return setmetatable(M, {
   __call = function(_, segments, answers, weights)
     if type(segments) ~= 'table' then error('batch: a list of segments expected', 2) end
-    if answers then return M.from(segments, answers, weights) end
+    if answers ~= nil then return M.from(segments, answers, weights) end
     return (pack(segments)) -- keeps the frame
   end,
 })

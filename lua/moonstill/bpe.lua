@@ -121,7 +121,8 @@ function M.learn(texts, size)
       :format(size, #M.special), 2)
   end
   local count = {}
-  for _, text in ipairs(texts) do
+  for i, text in ipairs(check.table('bpe', 'texts', texts)) do
+    check.text('bpe', ('text %d'):format(i), text)
     if text:find '[\128-\255]' then error('bpe: only ASCII can be learnt from', 2) end
     words_of(text, count)
   end
@@ -177,6 +178,7 @@ end
 --- @param size integer of the vocabulary, special tokens included
 --- @return { eos_token_id: integer, pad_token_id: integer }
 function M.roles(size)
+  check.integer('bpe', 'size', size, #M.special, check.INT32)
   local roles = {}
   for i, token in ipairs(M.special) do
     local id = size - #M.special + i - 1
@@ -186,13 +188,22 @@ function M.roles(size)
   return roles
 end
 
+local function check_vocabulary(vocabulary, level)
+  local v = check.table('bpe', 'vocabulary', vocabulary, level + 1)
+  check.table('bpe', 'vocabulary.tokens', v.tokens, level + 1)
+  check.table('bpe', 'vocabulary.merges', v.merges, level + 1)
+  return v
+end
+
 --- Writes tokenizer.json, tokenizer_config.json (ChatML template; a turn ends with <|im_end|>) and
 --- generation_config.json, which says that an answer ends there.
 --- @param folder string made when missing
 --- @param vocabulary table from `learn`
 --- @param context integer the longest text of the model that will use it, in tokens
 function M.write(folder, vocabulary, context)
-  check(C.ms_dir_make(folder))
+  check_vocabulary(vocabulary, 2)
+  check.integer('bpe', 'context', context, 1, check.INT32)
+  check(C.ms_dir_make(check.text('bpe', 'folder', folder)))
   local function put(name, value)
     local text = json.encode(value, { indent = 1, order = { 'version', 'id', 'type' } }) .. '\n'
     check(C.ms_file_write(folder .. '/' .. name, text, #text))
@@ -203,6 +214,6 @@ function M.write(folder, vocabulary, context)
 end
 
 --- How many ids a vocabulary has, special ones included: a model's `vocab_size`.
-function M.size(vocabulary) return #vocabulary.tokens + #M.special end
+function M.size(vocabulary) return #check_vocabulary(vocabulary, 2).tokens + #M.special end
 
 return M

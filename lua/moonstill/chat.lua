@@ -27,6 +27,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local ends = require 'moonstill.ends'
 local fields = require 'moonstill.fields'
+local handles = require 'moonstill.handle'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local tokenizer = require 'moonstill.tokenizer'
@@ -50,7 +51,9 @@ local methods = {}
 
 -- files ------------------------------------------------------------------------------------------
 
-local function is_model(x) return type(x) == 'cdata' or (type(x) == 'table' and x.info ~= nil) end
+local function is_model(x)
+  return handles.is('model', x) or (type(x) == 'table' and x.info ~= nil)
+end
 
 -- The folder of a model, which may be given as a path; nil when it has none.
 local function folder_of(x, level)
@@ -422,7 +425,7 @@ function methods:free() self.tokenizer:free() end
 --- @param teachers? (ms_model|string)[]
 --- @return ms_chat
 function M.open(model, teachers)
-  teachers = teachers or {}
+  teachers = teachers == nil and {} or check.table('chat', 'teachers', teachers)
   local folder = find_folder(model, teachers)
   local tok = tokenizer.open(folder)
   local chat = setmetatable({ tokenizer = tok, folder = folder }, methods)

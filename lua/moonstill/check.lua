@@ -50,6 +50,84 @@ function M.number(what, name, value, low, high, level)
     high), (level or 2) + 1)
 end
 
+local function expected(what, name, wanted, value, level)
+  local got = value == nil and 'nothing' or 'a ' .. type(value)
+  error(('%s: %s is %s, expected %s'):format(what, name, got, wanted), level + 1)
+end
+
+--- An error unless `value` is a string, for the core: without a zero byte, at which C ends a text.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param value any
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return string
+function M.text(what, name, value, level)
+  level = (level or 2) + 1
+  if type(value) ~= 'string' then expected(what, name, 'a string', value, level) end
+  local zero = value:find('\0', 1, true)
+  if zero then
+    error(('%s: %s has a zero byte at %d: %q'):format(what, name, zero, value:sub(1, 80)), level)
+  end
+  return value
+end
+
+--- The same for a path.
+--- @param what string what errors begin with
+--- @param path any
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return string
+function M.path(what, path, level) return (M.text(what, 'path', path, (level or 2) + 1)) end
+
+--- An error unless `value` is a table.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param value any
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return table
+function M.table(what, name, value, level)
+  if type(value) ~= 'table' then expected(what, name, 'a table', value, (level or 2) + 1) end
+  return value
+end
+
+--- An error unless `value` is a function.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param value any
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return function
+function M.func(what, name, value, level)
+  if type(value) ~= 'function' then expected(what, name, 'a function', value, (level or 2) + 1) end
+  return value
+end
+
+--- An error unless `value` is an array of the FFI of `count` such cells or more. A pointer to them
+--- has no length: it is taken as it is.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param value any
+--- @param cell string 'int' or 'float', as the FFI calls them
+--- @param count integer
+--- @param level? integer whom to blame, as in `error`; default the caller of the caller
+--- @return ffi.cdata*
+function M.cells(what, name, value, cell, count, level)
+  level = (level or 2) + 1
+  if type(value) ~= 'cdata' then expected(what, name, 'an FFI array of ' .. cell, value, level) end
+  local ctype = tostring(ffi.typeof(value))
+  local of, shape = ctype:match '^ctype<c?o?n?s?t? ?([%w_ ]-) ([*%[].*)>$'
+  if of ~= cell or not (shape == '*' or shape:find '^%[[%d?]+%]$') then
+    error(('%s: %s is %s, expected an FFI array of %s'):format(what, name, ctype, cell), level)
+  end
+  if shape == '*' then
+    if value == nil then error(('%s: %s is a null pointer'):format(what, name), level) end
+    return value
+  end
+  local there = ffi.sizeof(value) / ffi.sizeof(cell)
+  if there < count then
+    error(('%s: %s has %d cells, %.0f are needed'):format(what, name, there, count), level)
+  end
+  return value
+end
+
 --- An error unless every element of a Lua array is an integer in low .. high. Returns the array.
 --- @param what string what errors begin with
 --- @param name string of one element
@@ -59,6 +137,7 @@ end
 --- @param level? integer whom to blame, as in `error`; default the caller of the caller
 --- @return integer[]
 function M.integers(what, name, list, low, high, level)
+  M.table(what, name, list, (level or 2) + 1)
   for i = 1, #list do
     if not fits(list[i], low, high) then
       M.integer(what, ('%s %d'):format(name, i), list[i], low, high, (level or 2) + 1)

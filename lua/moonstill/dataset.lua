@@ -279,7 +279,7 @@ end
 --- of its predicting positions, the sample's own weight included: where answers are learnt, and
 --- where everything is (`on = "all"`).
 --- @param i integer from 1
---- @return ffi.cdata* ids int32_t[n]
+--- @return ffi.cdata* ids int32_t[n], of the caller
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
 --- @return ffi.cdata* all float[n]
@@ -288,7 +288,9 @@ function methods:sample(i)
   local weights, all, weight = ffi.new('float[?]', n), ffi.new('float[?]', n), self.weight.p[i - 1]
   fill_weights(self, weights, self.levels.response, 0, from, n, weight)
   fill_weights(self, all, self.levels.all, 0, from, n, weight)
-  return self.token.p + from, n, weights, all
+  local ids = ffi.new('int32_t[?]', n)
+  ffi.copy(ids, self.token.p + from, 4 * n)
+  return ids, n, weights, all
 end
 
 --- A batch of some samples, in the order given. The caller frees it.

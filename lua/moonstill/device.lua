@@ -2,21 +2,19 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local handles = require 'moonstill.handle'
 
 local M = {}
 
 local out = ffi.new 'ms_device *[1]' -- scratch, read at once
 
+local kind = handles.kind('device', C.ms_device_close, 'close')
+
 --- @class ms_device
 local methods = {}
 
 --- Closes the device. Tensors on it keep what they need, so it may be closed first.
-function methods:close()
-  if self.p ~= nil then
-    C.ms_device_close(self.p)
-    self.p = nil
-  end
-end
+function methods:close() kind.free(self) end
 methods.free = methods.close
 
 local handle = ffi.metatype('struct { ms_device *p; }', {
@@ -26,12 +24,13 @@ local handle = ffi.metatype('struct { ms_device *p; }', {
     return 'device ' .. (self.p ~= nil and ffi.string(C.ms_device_spec(self.p)) or '(closed)')
   end,
 })
+kind.type = handle
 
 --- Opens a device.
 --- @param spec? string 'cpu' (the default)
 --- @return ms_device
 function M.open(spec)
-  check(C.ms_device_open(spec or 'cpu', out))
+  check(C.ms_device_open(check.text('device', 'spec', spec == nil and 'cpu' or spec), out))
   return handle(out[0])
 end
 
@@ -39,11 +38,7 @@ end
 --- @param device ms_device
 --- @param level? integer whom to blame, as in `error`
 function M.pointer(device, level)
-  if not ffi.istype(handle, device) then
-    error('device expected, got ' .. type(device), (level or 1) + 1)
-  end
-  if device.p == nil then error('device: used after close', (level or 1) + 1) end
-  return device.p
+  return (kind.pointer(device, (level or 1) + 1))
 end
 
 return M

@@ -14,6 +14,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local ends = require 'moonstill.ends'
 local json = require 'moonstill.json'
+local handles = require 'moonstill.handle'
 local options_of = require 'moonstill.options'
 local sorted = require 'moonstill.sorted'
 
@@ -29,15 +30,14 @@ local ints = ffi.typeof 'int32_t[?]'
 --- first one's is `first`) and the step.
 M.defaults = { max_new = 64, temperature = 0, top_k = 0, top_p = 1, seed = 0, first = 0, stop = {} }
 
+local kind = handles.kind('generator', C.ms_generator_free)
+
 --- @class ms_generator
 local methods = {}
 
 --- Frees the cache now. A second call does nothing.
 function methods:free()
-  if self.p ~= nil then
-    C.ms_generator_free(self.p)
-    self.p = nil
-  end
+  kind.free(self)
 end
 
 --- The next token of each prompt, in `into` or a new table: -1 for those that have ended. nil once
@@ -45,10 +45,11 @@ end
 --- @param into? integer[]
 --- @return integer[]?
 function methods:next(into)
-  if self.p == nil then return nil end
-  into = into or {}
+  if ffi.istype(kind.type, self) and self.p == nil then return nil end
+  local p = kind.pointer(self, 2)
+  into = into == nil and {} or check.table('generate', 'into', into)
   local token = ints(self.prompts)
-  check(C.ms_generator_next(self.p, token, live))
+  check(C.ms_generator_next(p, token, live))
   local any = false
   for i = 1, self.prompts do
     into[i] = token[i - 1]
@@ -66,6 +67,7 @@ local handle = ffi.metatype('struct { ms_generator *p; int32_t prompts; }', {
     return ('generator over %d prompts'):format(self.prompts)
   end,
 })
+kind.type = handle
 
 -- The prompts as the core takes them: all ids, and where each prompt starts.
 local function flatten(prompts, level)
@@ -100,6 +102,7 @@ end
 --- @return ms_generator
 function M.open(model, prompts, options, level)
   level = (level or 1) + 1
+  local p = handles.pointer('model', model, level)
   local o = options_of('generate', M.defaults, options, level)
   if type(prompts) ~= 'table' then error('generate: a list of prompts expected', level) end
   local token, start = flatten(prompts, level + 1)
@@ -113,7 +116,7 @@ function M.open(model, prompts, options, level)
   local c = ffi.new('ms_generate_options', { temperature = o.temperature, top_p = o.top_p,
     top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed,
     first = o.first })
-  check(C.ms_generator_new(model.p, #prompts, token, start, c, out), level)
+  check(C.ms_generator_new(p, #prompts, token, start, c, out), level)
   return handle(out[0], #prompts)
 end
 
@@ -121,6 +124,7 @@ end
 --- @param generator ms_generator
 --- @return integer[][] for each prompt the ids that were made
 function M.collect(generator)
+  kind.pointer(generator, 2)
   local answers, step = {}, {}
   for i = 1, generator.prompts do answers[i] = {} end
   while generator:next(step) do
@@ -137,6 +141,9 @@ end
 -- The options of text: those of ids, and what its tokens are. hidden: ids that are no text.
 -- spelled: ends that are left out where a text ends with their letters.
 local function text_options(model, tok, options)
+  handles.pointer('model', model, 3)
+  handles.pointer('tokenizer', tok, 3)
+  if options ~= nil then check.table('generate', 'options', options, 3) end
   local o, special = {}, false
   for key, value in sorted.pairs(options or {}) do
     if key == 'special' then special = value else o[key] = value end
@@ -199,7 +206,8 @@ end
 --- @param options? table see `defaults`; special: special tokens are text, the stop included
 --- @return fun(): string?
 function M.pieces(model, tokenizer, prompt, options)
-  return pieces(model, tokenizer, prompt, text_options(model, tokenizer, options), {})
+  local how = text_options(model, tokenizer, options)
+  return pieces(model, tokenizer, prompt, how, {})
 end
 
 --- Continues a text; returns what follows the prompt, and whether it ended (a stop was reached, and
@@ -308,6 +316,13 @@ local function add_rows(rows, report, model, chat, prompts, first, last, o, how)
   end
 end
 
+-- What `rows` and `write` are given.
+local function check_rows(chat, prompts, level)
+  check.table('generate', 'chat', chat, level)
+  handles.pointer('tokenizer', chat.tokenizer, level)
+  check.table('generate', 'prompts', prompts, level)
+end
+
 --- Generates an answer to each prompt, as rows that `ms.dataset` reads: { prompt_ids, answer_ids,
 --- answer, ended } trains exactly the tokens that were generated, the end included where it came.
 --- With form = 'text' rows are { prompt, answer, ended }, or { messages, ended }; the tokens of a
@@ -320,6 +335,7 @@ end
 --- @return table[] rows
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.rows(model, chat, prompts, options)
+  check_rows(chat, prompts, 3)
   local o, ids = row_options(options)
   local how = text_options(model, chat.tokenizer, ids)
   local rows, report = {}, { ended = 0, empty = 0, differ = 0 }
@@ -351,6 +367,9 @@ local ROW = { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
 --- @param options? table as for `rows`
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.write(path, model, chat, prompts, options)
+  check.path('generate', path)
+  check_rows(chat, prompts, 3)
+  handles.pointer('model', model, 2)
   local rows, report = M.rows(model, chat, prompts, options)
   local lines = {}
   for i, row in ipairs(rows) do

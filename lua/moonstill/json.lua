@@ -64,7 +64,7 @@ end
 
 local function decode(parse, text, name, level)
   if type(text) ~= 'string' then error('text expected, got ' .. type(text), 3) end
-  check(parse(name, text, #text, out), level or 3)
+  check(parse(check.text('json', 'name', name, 3), text, #text, out), level or 3)
   local doc = out[0]
   local ok, value = pcall(build, C.ms_doc_nodes(doc, total), 0)
   C.ms_doc_free(doc)
@@ -85,13 +85,17 @@ function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name
 --- A text without the byte order mark that some programs put before it.
 --- @param text string
 --- @return string
-function M.without_mark(text) return text:sub(1, 3) == '\239\187\191' and text:sub(4) or text end
+function M.without_mark(text)
+  if type(text) ~= 'string' then error('text expected, got ' .. type(text), 2) end
+  return text:sub(1, 3) == '\239\187\191' and text:sub(4) or text
+end
 
 local CHUNK = 65536
 local MOST = 256 * 2 ^ 20 -- bytes of a text or a line: the core reads no longer ones
 
 -- A file may have no end, as devices do.
 local function read_all(path)
+  check.path('json', path, 3)
   if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 3) end
   local file, why = io.open(path, 'rb')
   if not file then error(why, 3) end
@@ -131,6 +135,7 @@ function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
 --- @param path string
 --- @return fun(): integer?, string?, boolean?
 function M.text_lines(path)
+  check.path('json', path)
   if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 2) end
   local file, why = io.open(path, 'rb')
   if not file then error(why, 2) end
@@ -180,6 +185,7 @@ end
 --- @param path string
 --- @return fun(): integer?, any
 function M.lines(path)
+  check.path('json', path)
   local next_line = M.text_lines(path)
   return function()
     while true do
@@ -337,6 +343,8 @@ local walker = { path = {}, open = {} }
 --- @param name string what paths begin with
 --- @return { path: string, why: string, holder: table, key: any }[]?
 function M.unfit(t, name)
+  check.table('json', 'value', t)
+  check.text('json', 'name', name)
   walker.name, walker.depth, walker.found = name, 0, nil
   walk(walker, t)
   local found = walker.found
@@ -344,13 +352,12 @@ function M.unfit(t, name)
   return found
 end
 
---- The JSON text of a value. Keys are sorted, so equal values give equal texts.
---- @param value any
---- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
---- @return string
-function M.encode(value, options)
-  options = known('json', { indent = true, order = true }, options, 2)
-  if options.indent then check.integer('json', 'indent', options.indent, 0, 80) end
+-- `level`: whom to blame, as in `error`.
+local function encode(value, options, level)
+  level = level + 1
+  options = known('json', { indent = true, order = true }, options, level)
+  if options.indent then check.integer('json', 'indent', options.indent, 0, 80, level) end
+  if options.order ~= nil then check.table('json', 'order', options.order, level) end
   local w = { n = 0, depth = 0, indent = options.indent, order = options.order, comma = ',',
     colon = options.indent and ': ' or ':' }
   function w:put(s)
@@ -358,8 +365,17 @@ function M.encode(value, options)
     self[self.n] = s
   end
   local ok, why = pcall(write, w, value, 'value')
-  if not ok then error(why, 2) end
+  if not ok then error(why, level) end
   return table.concat(w, '', 1, w.n)
+end
+
+--- The JSON text of a value. Keys are sorted, so equal values give equal texts.
+--- @param value any
+--- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
+--- @param level? integer whom to blame, as in `error`; default the caller
+--- @return string
+function M.encode(value, options, level)
+  return (encode(value, options, 1 + (type(level) == 'number' and level or 1)))
 end
 
 --- Writes a value to a file, as a whole or not at all.
@@ -367,7 +383,8 @@ end
 --- @param value any
 --- @param options? table as for `encode`
 function M.write(path, value, options)
-  local text = M.encode(value, options) .. '\n'
+  check.path('json', path)
+  local text = encode(value, options, 2) .. '\n'
   check(C.ms_file_write(path, text, #text))
 end
 

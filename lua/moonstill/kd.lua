@@ -241,7 +241,8 @@ end
 --- @param level integer whom to blame, as in `error`
 --- @return ms_result[] see `ms.result`
 function M.run(call, model, b, terms, level)
-  local step, c_batch = ledger.step(b), batch.pointer(b, level + 1)
+  local c_batch, step = batch.pointer(b, level + 1), ledger.step(b)
+  check.table('model', 'terms', terms, level + 1)
   local n = pack(terms, step, level + 1)
   local list, memory = results.list(terms)
   -- before the call: terms that do not belong to this step must not add to its gradients

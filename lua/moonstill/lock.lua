@@ -4,6 +4,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local handles = require 'moonstill.handle'
 
 local M = {}
 
@@ -11,16 +12,13 @@ local out = ffi.new 'ms_lock *[1]' -- scratch, read at once
 local holder = ffi.new 'int32_t[1]'
 local kept = ffi.new 'int32_t[1]'
 
+local kind = handles.kind('lock', C.ms_lock_close, 'close')
+
 --- @class ms_lock
 local methods = {}
 
 --- Gives the lock back. A second call does nothing.
-function methods:close()
-  if self.p ~= nil then
-    C.ms_lock_close(self.p)
-    self.p = nil
-  end
-end
+function methods:close() kind.free(self) end
 methods.free = methods.close
 
 local STATES = { [C.MS_LOCK_KEPT] = 'kept', [C.MS_LOCK_ANEW] = 'anew', [C.MS_LOCK_LOST] = 'lost' }
@@ -30,8 +28,7 @@ local STATES = { [C.MS_LOCK_KEPT] = 'kept', [C.MS_LOCK_ANEW] = 'anew', [C.MS_LOC
 --- @return '"kept"'|'"anew"'|'"lost"'
 --- @return integer? the other holder's process, 0 when unknown
 function methods:keep()
-  if self.p == nil then error('lock: used after close', 2) end
-  check(C.ms_lock_keep(self.p, kept, holder))
+  check(C.ms_lock_keep(kind.pointer(self, 2), kept, holder))
   local state = STATES[kept[0]]
   return state, state == 'lost' and holder[0] or nil
 end
@@ -41,6 +38,7 @@ local handle = ffi.metatype('struct { ms_lock *p; }', {
   __gc = methods.close,
   __tostring = function(self) return self.p ~= nil and 'lock' or 'lock (closed)' end,
 })
+kind.type = handle
 
 local function try(path)
   check(C.ms_lock_open(path, out, holder), 3)
@@ -53,6 +51,7 @@ end
 --- @return ms_lock? nil when there is another holder
 --- @return integer? its process, 0 when unknown
 function M.open(path)
+  check.path('lock', path)
   local lock, process = try(path)
   if lock then return lock end
   collectgarbage() -- it may be held by an object of ours that an error left behind

@@ -10,6 +10,7 @@ local check = require 'moonstill.check'
 local device = require 'moonstill.device'
 local ends = require 'moonstill.ends'
 local generate = require 'moonstill.generate'
+local handles = require 'moonstill.handle'
 local json = require 'moonstill.json'
 local kd = require 'moonstill.kd'
 local options_of = require 'moonstill.options'
@@ -36,18 +37,13 @@ M.defaults = { train = false, dtype = 'stored', recompute = false, frozen = {}, 
 local methods = {}
 
 local handle -- the FFI type, below
+local kind = handles.kind('model', C.ms_model_free)
 
 --- The core's pointer; an error when the model was freed or is no model.
 --- @param model ms_model
 --- @param level? integer whom to blame, as in `error`
-function M.pointer(model, level)
-  if not ffi.istype(handle, model) then
-    error('model expected, got ' .. type(model), (level or 1) + 1)
-  end
-  if model.p == nil then error('model: used after free', (level or 1) + 1) end
-  return model.p
-end
-local pointer = M.pointer
+function M.pointer(model, level) return (kind.pointer(model, (level or 1) + 1)) end
+local pointer = kind.pointer
 
 local function dtype_number(what, name, level)
   local number = DTYPE[name]
@@ -87,6 +83,7 @@ end
 --- @return ms_model
 function M.open(path, options)
   local c, o = held('model.open', options, 2)
+  check.path('model.open', path)
   check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end), check.NOWHERE)
   return handle(out[0])
 end
@@ -99,7 +96,8 @@ end
 function M.create(config, seed, options)
   local c, o = held('model.create', options, 2)
   seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
-  local source = type(config) == 'table' and json.encode(config) or config
+  local source = type(config) == 'table' and json.encode(config, nil, 2)
+    or check.text('model.create', 'config', config)
   check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
   return handle(out[0])
 end
@@ -120,6 +118,7 @@ end
 --- @return ms_model
 function M.shrink(teacher, options)
   local p, given, layers = pointer(teacher, 2), {}, nil
+  if options ~= nil then check.table('model.shrink', 'options', options) end
   for key, value in sorted.pairs(options or {}) do
     if key == 'layers' then layers = value else given[key] = value end
   end
@@ -148,12 +147,7 @@ end
 
 --- Frees the model now; what still uses it (targets, optimisers) keeps its memory. A second call
 --- does nothing; any other use is an error.
-function methods:free()
-  if self.p ~= nil then
-    C.ms_model_free(self.p)
-    self.p = nil
-  end
-end
+function methods:free() kind.free(self) end
 
 local function set_ends(p, list)
   check(C.ms_model_set_ends(p, #list, ffi.new('int32_t[?]', math.max(#list, 1), list)), 3)
@@ -200,7 +194,8 @@ local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
 --- @return ms_model self
 function methods:save(path, options)
   local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)
-  local carry = o.carry ~= '' and o.carry or nil
+  local carry = o.carry ~= '' and check.text('model:save', 'carry', o.carry) or nil
+  check.path('model:save', path)
   check.integer('model:save', 'shard_bytes', o.shard_bytes, 0, check.EXACT)
   self:add_ends(carry and find_ends(self, carry) or {})
   check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype, 2), o.shard_bytes))
@@ -239,8 +234,10 @@ end
 --- as tensors that share the model's memory: `for name, weight, gradient in model:parameters() do`.
 --- @return fun(): string?, ms_tensor?, ms_tensor?
 function methods:parameters()
-  local p, i = pointer(self, 2), -1
-  return function()
+  local i = -1
+  pointer(self, 2)
+  return function() -- which keeps the model alive
+    local p = pointer(self, 2)
     i = i + 1
     if i >= C.ms_model_parameter_count(p) then return nil end
     local gradient
@@ -266,8 +263,8 @@ end
 --- @return integer vocab
 function methods:logits(b, rows)
   local p, given, vocab = pointer(self, 2), batch.pointer(b, 2), self:info().vocab
+  if rows ~= nil then check.integers('model:logits', 'row', rows, 0, check.INT32) end
   local n = rows and #rows or b:tokens()
-  if rows then check.integers('model:logits', 'row', rows, 0, check.INT32) end
   local list = ffi.new('int32_t[?]', math.max(n, 1))
   for i = 0, n - 1 do list[i] = rows and rows[i + 1] or i end
   local logits = ffi.new('float[?]', math.max(n, 1) * vocab)
@@ -336,5 +333,6 @@ handle = ffi.metatype('struct { ms_model *p; }', {
   __gc = methods.free,
   __tostring = describe,
 })
+kind.type = handle
 
 return M

@@ -43,7 +43,9 @@ local function call(name, count)
     if integer then
       check.integer(name, integer[1], args[count + 1], integer[2], integer[3])
     end
-    check(f(unpack(args, 1, n)))
+    local ok, status = pcall(f, unpack(args, 1, n))
+    if not ok then error(('%s: %s'):format(name, status), 2) end -- another number of arguments
+    check(status)
   end
 end
 

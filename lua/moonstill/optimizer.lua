@@ -4,6 +4,8 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local handles = require 'moonstill.handle'
+local models = require 'moonstill.model'
 local options_of = require 'moonstill.options'
 local schedule = require 'moonstill.schedule'
 local sorted = require 'moonstill.sorted'
@@ -31,10 +33,8 @@ local methods = {}
 
 local handle -- the FFI type, below
 
-local function pointer(self)
-  if self.p == nil then error('optimizer: used after free', 3) end
-  return self.p
-end
+local kind = handles.kind('optimizer', C.ms_optimizer_free)
+local pointer = kind.pointer
 
 --- An optimiser for a model that was opened to train. From now on the weights of a bf16 model
 --- follow the optimiser's f32 masters.
@@ -43,7 +43,7 @@ end
 ---   `ms.schedule` and max_skips are not looked at, any other key is an error
 --- @return ms_optimizer
 function M.new(model, options)
-  local o = ffi.new 'ms_adamw_options'
+  local p, o = models.pointer(model, 2), ffi.new 'ms_adamw_options'
   options_of.known('optimizer', M.keys, options, 2)
   for key, default in sorted.pairs(M.defaults) do
     local value = options and options[key]
@@ -53,18 +53,12 @@ function M.new(model, options)
     end
     o[key] = value
   end
-  if model.p == nil then error('optimizer: the model was freed', 2) end
-  check(C.ms_optimizer_new(model.p, o, out))
+  check(C.ms_optimizer_new(p, o, out))
   return handle(out[0])
 end
 
 --- Frees the moments now. A second call does nothing; any other use is an error.
-function methods:free()
-  if self.p ~= nil then
-    C.ms_optimizer_free(self.p)
-    self.p = nil
-  end
-end
+function methods:free() kind.free(self) end
 
 --- One update from the model's gradients, which are zeroed. With a gradient that is not finite
 --- nothing else happens.
@@ -73,19 +67,20 @@ end
 --- @return boolean skipped
 function methods:step(lr)
   if type(lr) ~= 'number' then error('optimizer: lr is a ' .. type(lr) .. ', not a number', 2) end
-  check(C.ms_optimizer_step(pointer(self), lr, norm, skipped))
+  check(C.ms_optimizer_step(pointer(self, 2), lr, norm, skipped))
   return norm[0], skipped[0] ~= 0
 end
 
 --- How many updates were made.
 --- @return integer
-function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) end
+function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self, 2))) end
 
 --- Bytes of moments and masters.
 --- @param model ms_model the optimiser's
 --- @return integer
 function methods:bytes(model)
-  pointer(self)
+  pointer(self, 2)
+  models.pointer(model, 2)
   local info = model:info()
   return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
 end
@@ -96,9 +91,10 @@ end
 --- @return ms_tensor second
 function methods:moments(i)
   check.integer('optimizer', 'parameter', i, 0, check.INT32)
-  check(C.ms_optimizer_moment(pointer(self), i, 0, tensor_out))
+  local p = pointer(self, 2)
+  check(C.ms_optimizer_moment(p, i, 0, tensor_out))
   local first = tensor.wrap(tensor_out[0])
-  check(C.ms_optimizer_moment(pointer(self), i, 1, tensor_out))
+  check(C.ms_optimizer_moment(p, i, 1, tensor_out))
   return first, tensor.wrap(tensor_out[0])
 end
 
@@ -107,7 +103,9 @@ end
 --- @param model ms_model the optimiser's
 --- @param state string
 function methods:write(path, model, state)
-  check(C.ms_checkpoint_write(path, model.p, pointer(self), state))
+  local p, of = pointer(self, 2), models.pointer(model, 2)
+  check.path('optimizer:write', path)
+  check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
 end
 
 --- Puts model and optimiser into the state of a checkpoint; returns its text of JSON.
@@ -115,7 +113,8 @@ end
 --- @param model ms_model the optimiser's
 --- @return string
 function methods:read(path, model)
-  check(C.ms_checkpoint_read(path, model.p, pointer(self), string_out))
+  local p, of = pointer(self, 2), models.pointer(model, 2)
+  check(C.ms_checkpoint_read(check.path('optimizer:read', path), of, p, string_out))
   return text(string_out[0])
 end
 
@@ -124,7 +123,7 @@ end
 --- @param path string
 --- @return string?
 function M.find(path)
-  check(C.ms_checkpoint_find(path, string_out))
+  check(C.ms_checkpoint_find(check.path('optimizer.find', path), string_out))
   return text(string_out[0])
 end
 
@@ -136,5 +135,6 @@ handle = ffi.metatype('struct { ms_optimizer *p; }', {
     return ('optimizer after %d updates'):format(self:steps())
   end,
 })
+kind.type = handle
 
 return M

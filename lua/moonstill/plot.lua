@@ -347,6 +347,7 @@ function M.svg(panels, options) return (picture(panels, options, 2)) end -- keep
 --- @param options? table as for `svg`
 function M.write(path, panels, options)
   local text = picture(panels, options, 2)
+  check.path('plot', path)
   check(C.ms_file_write(path, text, #text))
 end
 

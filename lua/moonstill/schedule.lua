@@ -110,6 +110,7 @@ end
 --- towards `final`.
 --- @param options table { from, to, warmup } or { lr, warmup, final }
 function M.linear(options)
+  check.table('schedule', 'options', options)
   local warmup = number(known(options), 'warmup', 0)
   if options.lr then
     local peak, final = number(options, 'lr'), number(options, 'final', 0)
@@ -151,6 +152,7 @@ M.names = { 'cosine', 'linear', 'constant', 'wsd' }
 --- The schedule that `options.schedule` names, by default cosine.
 --- @param options table a recipe's `optim`
 function M.of(options)
+  check.table('schedule', 'options', options)
   local name = options.schedule or 'cosine'
   for _, each in ipairs(M.names) do
     if name == each then return M[name](options) end

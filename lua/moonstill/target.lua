@@ -8,6 +8,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local handles = require 'moonstill.handle'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local sorted = require 'moonstill.sorted'
@@ -27,8 +28,8 @@ M.kinds = { 'topk', 'hidden', 'logits' }
 --- is not given it is 1 for topk, and that of the term (by default 1) for the others.
 --- teacher_temperature divides the teacher's logits once more. vocab: how many ids teacher and
 --- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16, half the
---- memory: a KL is then off by 1.4e-6 (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s being
---- the standard deviation of a row's logits.
+--- memory: a KL is then off by 1.4e-6 (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s
+--- being the standard deviation of a row's logits.
 M.defaults = { target = 'topk', k = 64, on = 'response', temperature = '', teacher_temperature = 1,
                vocab = 0, dtype = 'f32' }
 
@@ -42,18 +43,15 @@ local asked = ffi.new 'ms_target_options' -- scratch, the core copies it
 local methods = {}
 
 local handle -- the FFI type, below
+local kind = handles.kind('target', C.ms_target_free)
 
 --- The core's pointer; an error when the target was freed or is no target.
 --- @param target ms_target
 --- @param level? integer whom to blame, as in `error`
 function M.pointer(target, level)
-  if not ffi.istype(handle, target) then
-    error('target expected, got ' .. type(target), (level or 1) + 1)
-  end
-  if target.p == nil then error('target: used after free', (level or 1) + 1) end
-  return target.p
+  return (kind.pointer(target, (level or 1) + 1))
 end
-local pointer = M.pointer
+local pointer = kind.pointer
 
 local teachers = setmetatable({}, { __mode = 'k' }) -- by target
 
@@ -117,10 +115,16 @@ end
 local function flat(ctype, rows, cols, what)
   local values = ffi.new(ctype, math.max(#rows * cols, 1))
   for r, row in ipairs(rows) do
+    check.table(what, 'row ' .. r, row, 3)
     if #row ~= cols then
       error(('%s: row %d has %d values, the first one %d'):format(what, r, #row, cols), 3)
     end
-    for c = 1, cols do values[(r - 1) * cols + c - 1] = row[c] end
+    for c = 1, cols do
+      if type(row[c]) ~= 'number' then
+        error(('%s: row %d has a %s at %d'):format(what, r, type(row[c]), c), 3)
+      end
+      values[(r - 1) * cols + c - 1] = row[c]
+    end
   end
   return values
 end
@@ -128,9 +132,9 @@ end
 local VALUES = { on = 'response', temperature = M.defaults.temperature, teacher_temperature = 1,
                  vocab = 0 }
 
-local function given(what, kind, options)
+local function given(what, name, options)
   local o = options_of(what, VALUES, options, 3)
-  o.target, o.dtype, o.k = kind, 'f32', 0
+  o.target, o.dtype, o.k = name, 'f32', 0
   return o
 end
 
@@ -143,11 +147,19 @@ end
 --- @return ms_target
 function M.topk(ids, log_p, log_rest, options)
   local o = given('target.topk', 'topk', options)
+  check.table('target.topk', 'ids', ids)
+  check.table('target.topk', 'log_p', log_p)
+  check.table('target.topk', 'log_rest', log_rest)
   if #log_p ~= #ids or #log_rest ~= #ids then
     error(('target.topk: %d rows of ids, %d of log_p, %d of log_rest'):format(#ids, #log_p,
       #log_rest), 2)
   end
-  o.k = ids[1] and #ids[1] or 1
+  o.k = ids[1] and #check.table('target.topk', 'row 1 of ids', ids[1]) or 1
+  for r = 1, #log_rest do
+    if type(log_rest[r]) ~= 'number' then
+      error(('target.topk: log_rest %d is a %s'):format(r, type(log_rest[r])), 2)
+    end
+  end
   for r, row in ipairs(ids) do
     check.integers('target.topk', ('row %d: id'):format(r), row, 0, check.INT32, 2)
   end
@@ -163,19 +175,17 @@ end
 --- @return ms_target
 function M.logits(rows, options)
   local o = given('target.logits', 'logits', options)
-  if o.vocab == 0 then o.vocab = rows[1] and #rows[1] or 1 end
+  check.table('target.logits', 'rows', rows)
+  if o.vocab == 0 then
+    o.vocab = rows[1] and #check.table('target.logits', 'row 1', rows[1]) or 1
+  end
   check(C.ms_target_logits(M.options(o, 2), #rows, flat('float[?]', rows, o.vocab, 'target.logits'),
     out))
   return handle(out[0])
 end
 
 --- Frees the target now. A second call does nothing; any other use is an error.
-function methods:free()
-  if self.p ~= nil then
-    C.ms_target_free(self.p)
-    self.p = nil
-  end
-end
+function methods:free() kind.free(self) end
 
 --- How many positions it covers.
 --- @return integer
@@ -224,5 +234,6 @@ handle = ffi.metatype('struct { ms_target *p; }', {
   __gc = methods.free,
   __tostring = describe,
 })
+kind.type = handle
 
 return M

@@ -6,6 +6,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local device = require 'moonstill.device'
+local handles = require 'moonstill.handle'
 local sorted = require 'moonstill.sorted'
 
 local M = {}
@@ -26,16 +27,15 @@ local cells = { float = 'f32', int = 'i32', ['int64_t'] = 'i64', ['unsigned char
 local methods = {}
 
 local handle -- the FFI type, below
+local kind = handles.kind('tensor', C.ms_tensor_free)
 
 --- The core's pointer; an error when the tensor was freed or is no tensor.
 --- @param t ms_tensor
 --- @param level? integer whom to blame, as in `error`
 function M.pointer(t, level)
-  if not ffi.istype(handle, t) then error('tensor expected, got ' .. type(t), (level or 1) + 1) end
-  if t.p == nil then error('tensor: used after free', (level or 1) + 1) end
-  return t.p
+  return (kind.pointer(t, (level or 1) + 1))
 end
-local pointer = M.pointer
+local pointer = kind.pointer
 
 --- Takes over a tensor that the core handed out.
 --- @param p ffi.cdata* `ms_tensor *`
@@ -43,20 +43,26 @@ local pointer = M.pointer
 function M.wrap(p) return handle(p) end
 
 -- Puts the sizes into `shape`; returns the rank.
-local function fill_shape(...)
+local function fill_shape(level, ...)
+  level = level + 1
   local rank = select('#', ...)
   if rank < 1 or rank > MAX_RANK then
-    error(('tensor: rank %d not in 1..%d'):format(rank, MAX_RANK), 3)
+    error(('tensor: rank %d not in 1..%d'):format(rank, MAX_RANK), level)
   end
   for i = 1, rank do
     local size = select(i, ...)
-    shape[i - 1] = check.integer('tensor', 'size ' .. i, size, 1, check.EXACT, 3)
+    shape[i - 1] = check.integer('tensor', 'size ' .. i, size, 1, check.EXACT, level)
   end
   return rank
 end
 
-local function dtype_number(name)
-  return dtypes[name] or error(("tensor: no dtype '%s'"):format(tostring(name)), 3)
+-- `level`: whom to blame, as in `error`.
+local function new(level, dev, dtype, ...)
+  local number = dtypes[dtype]
+  if not number then error(("tensor: no dtype '%s'"):format(dtype), level) end
+  local p, rank = device.pointer(dev, level), fill_shape(level, ...)
+  check(C.ms_tensor_new(p, number, rank, shape, out), level)
+  return handle(out[0])
 end
 
 --- Makes a tensor whose content is undefined.
@@ -65,10 +71,8 @@ end
 --- @param ... integer the shape, outermost first
 --- @return ms_tensor
 function M.new(dev, dtype, ...)
-  if type(dtype) ~= 'string' then return M.new(dev, 'f32', dtype, ...) end
-  local number, rank = dtype_number(dtype), fill_shape(...)
-  check(C.ms_tensor_new(device.pointer(dev, 2), number, rank, shape, out))
-  return handle(out[0])
+  if type(dtype) == 'string' then return (new(3, dev, dtype, ...)) end
+  return (new(3, dev, 'f32', dtype, ...)) -- keeps the frame
 end
 
 --- Like `new`, filled with zeros.
@@ -77,18 +81,18 @@ end
 --- @param ... integer the shape
 --- @return ms_tensor
 function M.zeros(dev, dtype, ...)
-  local t = M.new(dev, dtype, ...)
+  local t
+  if type(dtype) == 'string' then
+    t = new(3, dev, dtype, ...)
+  else
+    t = new(3, dev, 'f32', dtype, ...)
+  end
   check(C.ms_tensor_zero(t.p))
   return t
 end
 
 --- Frees the memory now. A second call does nothing; any other use afterwards is an error.
-function methods:free()
-  if self.p ~= nil then
-    C.ms_tensor_free(self.p)
-    self.p = nil
-  end
-end
+function methods:free() kind.free(self) end
 
 --- 'f32', 'bf16', ...
 --- @return string
@@ -108,7 +112,7 @@ function methods:count() return tonumber(C.ms_tensor_size(pointer(self, 2), -1))
 
 -- The name of an FFI array's elements and their number.
 local function array_of(x)
-  local cell = tostring(ffi.typeof(x)):match '^ctype<(.-) %[[%d?]+%]>$'
+  local cell = type(x) == 'cdata' and tostring(ffi.typeof(x)):match '^ctype<([%w_ ]-) %[[%d?]+%]>$'
   if not cell then error('tensor: a table or an FFI array expected', 3) end
   return cell, ffi.sizeof(x) / ffi.sizeof(cell)
 end
@@ -178,7 +182,7 @@ end
 --- @param ... integer the shape
 --- @return ms_tensor
 function methods:view(offset, ...)
-  local p, rank = pointer(self, 2), fill_shape(...)
+  local p, rank = pointer(self, 2), fill_shape(2, ...)
   check.integer('tensor', 'offset', offset, 0, check.EXACT)
   check(C.ms_tensor_view(p, C.ms_tensor_dtype(p), offset, rank, shape, out))
   return handle(out[0])
@@ -234,5 +238,11 @@ handle = ffi.metatype('struct { ms_tensor *p; }', {
   __gc = methods.free,
   __tostring = text,
 })
+kind.type = handle
 
-return setmetatable(M, { __call = function(_, ...) return M.new(...) end })
+return setmetatable(M, {
+  __call = function(_, dev, dtype, ...)
+    if type(dtype) == 'string' then return (new(3, dev, dtype, ...)) end
+    return (new(3, dev, 'f32', dtype, ...)) -- keeps the frame
+  end,
+})

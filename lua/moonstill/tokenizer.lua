@@ -9,6 +9,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local handles = require 'moonstill.handle'
 local options_of = require 'moonstill.options'
 local text_of = require 'moonstill.text'
 
@@ -29,32 +30,41 @@ local count = ffi.new 'int64_t[1]'
 local methods = {}
 
 local handle -- the FFI type, below
+local kind = handles.kind('tokenizer', C.ms_tokenizer_free)
 
 --- The core's pointer; an error when the tokenizer was freed or is none.
 --- @param tokenizer ms_tokenizer
 --- @param level? integer whom to blame, as in `error`
-function M.pointer(tokenizer, level)
-  if not ffi.istype(handle, tokenizer) then
-    error('tokenizer expected, got ' .. type(tokenizer), (level or 1) + 1)
-  end
-  if tokenizer.p == nil then error('tokenizer: used after free', (level or 1) + 1) end
-  return tokenizer.p
-end
-local pointer = M.pointer
+function M.pointer(tokenizer, level) return (kind.pointer(tokenizer, (level or 1) + 1)) end
+local pointer = kind.pointer
 
-local function is_text(s, what)
+local function is_text(s, what, level)
   if type(s) ~= 'string' then
-    error(('tokenizer: %s is a %s, not a string'):format(what, type(s)), 3)
+    error(('tokenizer: %s is a %s, not a string'):format(what, type(s)), (level or 2) + 1)
   end
 end
 
 --- Frees the tokenizer now. A second call does nothing; any other use is an error. Decoders made
 --- from it stay valid.
-function methods:free()
-  if self.p ~= nil then
-    C.ms_tokenizer_free(self.p)
-    self.p = nil
+function methods:free() kind.free(self) end
+
+-- `level`: whom to blame, as in `error`.
+local function encode(self, text, options, level)
+  level = level + 1
+  local p = pointer(self, level)
+  is_text(text, 'text', level)
+  options_of.known('tokenizer', ENCODE, options, level)
+  local special = options and options.special and 1 or 0
+  local parse = (not options or options.parse ~= false) and 1 or 0
+  local room = math.floor(#text / 3) + 16 -- often enough
+  local ids = ints(room)
+  check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count), level)
+  local n = tonumber(count[0])
+  if n > room then
+    ids = ints(n)
+    check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, n, count), level)
   end
+  return ids, n
 end
 
 --- The ids of a text.
@@ -65,19 +75,7 @@ end
 --- @return ffi.cdata* ids int32_t[n], 0-based
 --- @return integer n
 function methods:encode(text, options)
-  local p = pointer(self, 2)
-  is_text(text, 'text')
-  options_of.known('tokenizer', ENCODE, options, 2)
-  local special = options and options.special and 1 or 0
-  local parse = (not options or options.parse ~= false) and 1 or 0
-  local room = math.floor(#text / 3) + 16 -- often enough
-  local ids = ints(room)
-  check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count))
-  local n = tonumber(count[0])
-  if n > room then
-    ids = ints(n)
-    check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, n, count))
-  end
+  local ids, n = encode(self, text, options, 2)
   return ids, n
 end
 
@@ -86,7 +84,7 @@ end
 --- @param options? table as for `encode`
 --- @return integer[]
 function methods:ids(text, options)
-  local ids, n = self:encode(text, options)
+  local ids, n = encode(self, text, options, 2)
   local t = {}
   for i = 1, n do t[i] = ids[i - 1] end
   return t
@@ -95,7 +93,8 @@ end
 local function as_array(ids, n, level)
   if type(ids) == 'cdata' then
     if not n then error('tokenizer: ids of the FFI need their number', level + 1) end
-    return ids, check.integer('tokenizer', 'the number of ids', n, 0, check.EXACT, level + 1)
+    check.integer('tokenizer', 'the number of ids', n, 0, check.EXACT, level + 1)
+    return check.cells('tokenizer', 'ids', ids, 'int', n, level + 1), n
   end
   if type(ids) ~= 'table' then error('tokenizer: ids are a ' .. type(ids), level + 1) end
   check.integers('tokenizer', 'id', ids, 0, check.INT32, level + 1)
@@ -164,12 +163,13 @@ handle = ffi.metatype('struct { ms_tokenizer *p; }', {
     return ('tokenizer of %d tokens'):format(self:size())
   end,
 })
+kind.type = handle
 
 --- Opens a tokenizer.
 --- @param path string a tokenizer.json, or the folder that holds it
 --- @return ms_tokenizer
 function M.open(path)
-  is_text(path, 'path')
+  check.path('tokenizer', path)
   check(C.ms_tokenizer_open(path, out), check.NOWHERE)
   return handle(out[0])
 end
@@ -179,7 +179,7 @@ end
 --- @return ms_tokenizer?
 --- @return string?
 function M.try(path)
-  is_text(path, 'path')
+  check.path('tokenizer', path)
   local status = C.ms_tokenizer_open(path, out)
   if status == 0 then return handle(out[0]) end
   if status == C.MS_ENOMEM then check(status, check.NOWHERE) end
@@ -188,20 +188,18 @@ end
 
 -- incremental decoding ---------------------------------------------------------------------------
 
+local decoder_kind = handles.kind('decoder', C.ms_decoder_free)
+
 --- @class ms_decoder
 local decoder_methods = {}
 
 --- Frees the decoder now. A second call does nothing; any other use is an error.
 function decoder_methods:free()
-  if self.p ~= nil then
-    C.ms_decoder_free(self.p)
-    self.p = nil
-  end
+  decoder_kind.free(self)
 end
 
 local function advance(self, id)
-  if self.p == nil then error('decoder: used after free', 3) end
-  check(C.ms_decoder_add(self.p, id, piece, count), 3)
+  check(C.ms_decoder_add(decoder_kind.pointer(self, 3), id, piece, count), 3)
   return ffi.string(piece[0], tonumber(count[0]))
 end
 
@@ -209,18 +207,19 @@ end
 --- @param id integer
 --- @return string
 function decoder_methods:add(id)
-  return advance(self, check.integer('decoder', 'id', id, 0, check.INT32))
+  return (advance(self, check.integer('decoder', 'id', id, 0, check.INT32))) -- keeps the frame
 end
 
 --- The text that was still held back; the decoder begins anew.
 --- @return string
-function decoder_methods:finish() return advance(self, -1) end
+function decoder_methods:finish() return (advance(self, -1)) end -- keeps the frame
 
 local decoder_handle = ffi.metatype('struct { ms_decoder *p; }', {
   __index = decoder_methods,
   __gc = decoder_methods.free,
   __tostring = function(self) return self.p == nil and 'decoder (freed)' or 'decoder' end,
 })
+decoder_kind.type = decoder_handle
 
 --- A decoder that takes ids one by one, as they are generated. All it returns, put together, is
 --- what `decode` gives.

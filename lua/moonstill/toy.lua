@@ -160,18 +160,36 @@ end
 --- @return table[] list of { messages, answer (a number), steps }
 function M.problems(part, count, seed, slips)
   local stream = parts[part]
-  if not stream then error(("toy: no part '%s'; there are train and valid"):format(part), 2) end
+  if not stream then
+    error(("toy: no part '%s'; there are train and valid"):format(tostring(part)), 2)
+  end
   check.integer('toy', 'count', count, 0, check.INT32)
   seed = check.integer('toy', 'seed', seed or 1, 0, check.EXACT)
+  slips = check.number('toy', 'slips', slips or 0, 0, 1)
   local list = {}
-  for i = 1, count do list[i] = problem(dice(seed, stream * 2 ^ 32 + i), part, slips or 0) end
+  for i = 1, count do list[i] = problem(dice(seed, stream * 2 ^ 32 + i), part, slips) end
   return list
 end
 
 --- The number that a worked answer ends in, or nil.
 --- @param text string
 --- @return number?
-function M.answer(text) return tonumber((text:match '.*answer: (%d+)')) end
+function M.answer(text)
+  if type(text) ~= 'string' then error('toy: an answer is a text, got ' .. type(text), 2) end
+  return tonumber((text:match '.*answer: (%d+)'))
+end
+
+local function check_problems(problems, level)
+  for i, p in ipairs(check.table('toy', 'problems', problems, level)) do
+    check.table('toy', 'problem ' .. i, p, level)
+    local name = ('messages of problem %d'):format(i)
+    for k, m in ipairs(check.table('toy', name, p.messages, level)) do
+      check.table('toy', ('message %d of problem %d'):format(k, i), m, level)
+      check.text('toy', 'role', m.role, level)
+      check.text('toy', 'content', m.content, level)
+    end
+  end
+end
 
 --- The texts that a tokenizer for these problems is learnt from: problems, and every number often
 --- enough to become one token.
@@ -179,6 +197,7 @@ function M.answer(text) return tonumber((text:match '.*answer: (%d+)')) end
 --- @return string[]
 function M.texts(problems)
   local texts = {}
+  check_problems(problems, 3)
   for _, p in ipairs(problems) do
     for _, message in ipairs(p.messages) do
       texts[#texts + 1] = message.role .. '\n' .. message.content
@@ -193,6 +212,8 @@ end
 --- @param problems table[]
 function M.write(path, problems)
   local lines = {}
+  check.path('toy', path)
+  check_problems(problems, 3)
   for i, p in ipairs(problems) do
     lines[i] = json.encode({ messages = json.array(p.messages), answer = p.answer },
       { order = { 'messages', 'role' } })
