@@ -51,6 +51,13 @@ for file in io.popen('ls ' .. root .. '/lua/moonstill'):lines() do
   if name ~= 'init' and name ~= 'C' and not LEFT_OUT[name] then modules[#modules + 1] = name end
 end
 
+-- Public is what help, README or a recipe names; the other modules are parts of those. They may not
+-- crash either, but who calls them wrongly is the library, as with functions told whom to blame.
+local public = {}
+for file in io.popen(('cd %s && cat README.md lua/moonstill/help.lua recipes/*.lua'):format(root)):lines() do
+  for name in file:gmatch 'ms%.([%a_]+)' do public[name] = true end
+end
+
 -- right values -----------------------------------------------------------------------------------
 
 local tok_file = assert(io.open('tokenizer.json', 'w'))
@@ -81,6 +88,7 @@ function make.chat() return ms.chat.open '.' end
 local kinds = {}
 for name in pairs(make) do kinds[#kinds + 1] = name end
 table.sort(kinds)
+for _, kind in ipairs(kinds) do public[kind] = true end
 
 local function made(kind)
   local ok, value = pcall(make[kind])
@@ -172,20 +180,14 @@ end
 local HERE = 'edge.lua:%d+:'
 local count, bad = 0, {}
 
--- What the library says to itself: parts of a run, and what is told whom to blame. They may not crash
--- either, but who calls them wrongly is the library.
-local INNER = {}
-for name in ([[check checkpoints config ends fields finished handle help ledger metrics options packing
-  paths preflight progress readers reading result rows run scope settings smoke sorted step tally teacher
-  text validation inspect]]):gmatch '%a+' do INNER[name] = true end
 local TOLD = { pointer = true, wrap = true, options = true, temperature = true, ask = true, run = true }
 
 -- What an error may not do: blame a line of the library for what its caller did.
 local function check(name, why)
   why = tostring(type(why) == 'table' and (why.message or '') or why)
   local file, line = why:match '([%w_]+%.lua):(%d+): '
-  local module, key_name = name:match '^(%a+)[.:]?(.-)$'
-  if file and not why:find(HERE) and not INNER[module] and not TOLD[key_name] then
+  local module, key_name = name:match '^([%a_]+)[.:]?(.-)$'
+  if file and not why:find(HERE) and public[module] and not TOLD[key_name] then
     local key = name .. ': ' .. file .. ':' .. line
     if not bad[key] then bad[key] = why:sub(1, 200) end
   end
@@ -285,5 +287,11 @@ end
 local list = {}
 for key, why in pairs(bad) do list[#list + 1] = key .. '\n    ' .. why end
 table.sort(list)
+if os.getenv 'MS_EDGE_SAY' then
+  local names = {}
+  for name in pairs(public) do names[#names + 1] = name end
+  table.sort(names)
+  io.stderr:write('public: ', table.concat(names, ' '), '\n')
+end
 for _, line in ipairs(list) do say:write(line, '\n') end
 say:write(('%d calls, %d foreign lines\n'):format(count, #list))

@@ -206,6 +206,7 @@ end
 --- @param kind string
 --- @return string
 function M.kind_text(kind)
+  check.text('config', 'kind', kind)
   return (kind:gsub('>= (%S+) <= ([^|%s]+)', 'from %1 to %2'):gsub('|', ' or '))
 end
 
@@ -469,7 +470,11 @@ end
 --- @param schema table
 --- @param options? table as for the call
 --- @return string
-function M.help(schema, options) return help(new_state(schema), options or {}) end
+function M.help(schema, options)
+  check.table('config', 'schema', schema)
+  options = options == nil and {} or check.table('config', 'options', options)
+  return help(new_state(schema), options)
+end
 
 local function has(args, ...)
   for _, word in ipairs(args) do

@@ -329,7 +329,8 @@ end
 ---   whose tokenizer goes along with the result; quiet: nothing is printed
 --- @return ms_run
 function M.open(cfg, options)
-  options_of.known('run.open', OPTIONS, options, 2)
+  check.table('run.open', 'cfg', cfg)
+  options = options_of.known('run.open', OPTIONS, options, 2)
   for _, name in ipairs { 'student', 'data' } do
     if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
   end

@@ -20,6 +20,9 @@ local CONTEXT = 256
 --- @param width integer a multiple of 16
 --- @param layers integer
 function M.config(vocab, width, layers)
+  check.integer('smoke', 'vocab', vocab, #bpe.special, check.INT32)
+  check.integer('smoke', 'width', width, 1, check.INT32)
+  check.integer('smoke', 'layers', layers, 1, check.INT32)
   local roles = bpe.roles(vocab)
   return { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab_size = vocab,
     hidden_size = width, intermediate_size = 3 * width, num_hidden_layers = layers,
@@ -40,7 +43,7 @@ local FOLDER = 'out/smoke'
 
 -- Tokenizer, data and a random student; returns a configuration of recipes/sft.lua.
 local function make(folder)
-  check(C.ms_dir_make(folder))
+  check(C.ms_dir_make(check.text('smoke', 'folder', folder, 3)), 3)
   local problems = toy.problems('train', 300)
   local vocabulary = bpe.learn(toy.texts(problems), 512)
   make_model(folder .. '/student', vocabulary, 32, 1, 1)
