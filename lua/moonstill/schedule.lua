@@ -52,6 +52,8 @@ end
 --- @param total integer
 --- @return integer
 function M.steps_of(setting, total)
+  check.number('schedule', 'setting', setting, 0, math.huge)
+  check.number('schedule', 'total', total, 0, math.huge)
   local n = setting < 1 and math.ceil(setting * total - 1e-9) or math.floor(setting)
   return math.max(0, math.min(n, total))
 end
