@@ -353,7 +353,8 @@ ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const
                            ms_target **out);
 /* Targets of any kind from final hidden states, f32 [rows, width], and a head, [vocab, width]:
  * what ms_model_target does after the decoder. The logits are c tanh(z / c) of z = scale * product,
- * c = soft_cap, 0 for none. A hidden target keeps the head alive. budget as in ms_head_run. */
+ * c = soft_cap, 0 for none. A hidden target keeps the head alive; once the head has changed it is
+ * an error to use it. budget as in ms_head_run. */
 ms_status ms_target_new(const ms_target_options *options, const ms_tensor *hidden, ms_tensor *head,
                         double scale, double soft_cap, int64_t budget, ms_target **out);
 int64_t ms_target_rows(const ms_target *target);
@@ -417,7 +418,8 @@ typedef struct ms_generate_options {
 ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *token,
                            const int32_t *start, const ms_generate_options *options,
                            ms_generator **out);
-/* The next token of each prompt, -1 for rows that have ended; *live counts rows not ended. */
+/* The next token of each prompt, -1 for rows that have ended; *live counts rows not ended. An error
+ * once the model's weights have changed. */
 ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live);
 void ms_generator_free(ms_generator *gen);
 

@@ -590,6 +590,20 @@ return {
     old = 'return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2))',
     new = 'return kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)' },
 
+  -- what has changed ---------------------------------------------------------------------
+  { name = 'changes: hidden targets are used whatever their head is now', file = 'core/loss/head.c',
+    specs = { 'changes' }, old = 'MS_REQUIRE(atomic_load(t->head.changes) == t->made,',
+    new = 'MS_REQUIRE(1,' },
+  { name = 'changes: steps are not counted', file = 'core/train/optimizer.c', specs = { 'changes' },
+    old = 'ms_model_change(m, p);', new = '' },
+  { name = 'changes: checkpoints are not counted', file = 'core/train/checkpoint.c',
+    specs = { 'changes' }, old = 'if (st == MS_OK) ms_model_change(m, p);', new = '' },
+  { name = 'changes: views count for themselves', file = 'core/tensor/tensor.c',
+    specs = { 'changes' }, old = 't->changes = base->changes;', new = '' },
+  { name = 'changes: any weight counts for the head', file = 'core/model/layout.c',
+    specs = { 'changes' }, old = 'return p->w == m->head.w ? &m->head_changes : &m->changes;',
+    new = 'return &m->head_changes;' },
+
   -- folders --------------------------------------------------------------------------------
   { name = 'folders: data of tensors may overlap', file = 'core/io/safetensors.c', specs = files,
     old = 'if (t->offset != at)', new = 'if (0)' },

@@ -49,6 +49,17 @@ typedef struct space {
 
 /* ---- checks ---- */
 
+/* A hidden target's logits are computed now, with the head that its states were made for. */
+static ms_status check_fresh(const ms_target *t, const char *name, int32_t i) {
+  if (t->options.kind != MS_TARGET_HIDDEN || !t->head.changes) return MS_OK;
+  MS_REQUIRE(atomic_load(t->head.changes) == t->made,
+             "term %d (%s): the teacher's head has changed since its target was made (by a step, a "
+             "checkpoint or a write), and a hidden target takes it as it is now: make the target "
+             "again, or one of kind topk, which keeps what it was made of",
+             i + 1, name);
+  return MS_OK;
+}
+
 static ms_status check_kd(const ms_head_call *c, int32_t i) {
   const ms_term *t = &c->term[i];
   const ms_objective *o = ms_objective_get(t->objective);
@@ -79,7 +90,7 @@ static ms_status check_kd(const ms_head_call *c, int32_t i) {
   MS_REQUIRE(!t->target->dev || t->target->dev == c->dev,
              "term %d (%s): the target is on %s, the student on %s", i + 1, o->name,
              t->target->dev->spec, c->dev->spec);
-  return MS_OK;
+  return check_fresh(t->target, o->name, i);
 }
 
 static ms_status check_term(const ms_head_call *c, int32_t i) {
@@ -480,8 +491,8 @@ static ms_status head_of(const ms_tensor *hidden, const ms_tensor *head, double 
   MS_TRY(check_tensor("head", head, hidden, -1, 1));
   MS_REQUIRE(scale != 0 && isfinite(scale) && soft_cap >= 0 && isfinite(soft_cap),
              "head: scale %g, soft_cap %g", scale, soft_cap);
-  *out = (ms_head_weights){head->data,     head->dtype,  head->shape[0],
-                           head->shape[1], (float)scale, (float)soft_cap};
+  *out = (ms_head_weights){head->data,   head->dtype,     head->shape[0], head->shape[1],
+                           (float)scale, (float)soft_cap, head->changes};
   return MS_OK;
 }
 

@@ -61,6 +61,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   t->options = *options;
   t->rows = rows;
   t->head = *head;
+  if (head->changes) t->made = atomic_load(head->changes);
   if (!t->options.vocab) t->options.vocab = head->vocab;
   if (options->kind == MS_TARGET_TOPK && isnan(options->temperature)) t->options.temperature = 1;
   t->bytes = lay_out(t, NULL);
@@ -199,7 +200,7 @@ static ms_status check_topk(const ms_target_options *o, int64_t rows, const int3
 
 ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const int32_t *id,
                          const float *log_p, const float *log_rest, ms_target **out) {
-  ms_head_weights none = {NULL, 0, 0, 0, 1, 0};
+  ms_head_weights none = {.scale = 1};
   *out = NULL;
   MS_TRY(check_options(options, rows, 0));
   MS_REQUIRE(options->kind == MS_TARGET_TOPK, "target: topk values for a %s target",
@@ -220,7 +221,7 @@ ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const
   MS_TRY(check_options(options, rows, 0));
   MS_REQUIRE(options->kind == MS_TARGET_LOGITS, "target: logits for a %s target",
              kinds[options->kind]);
-  ms_head_weights head = {NULL, 0, options->vocab, 0, 1, 0};
+  ms_head_weights head = {.vocab = options->vocab, .scale = 1};
   MS_TRY(new_target(NULL, options, rows, &head, out));
   if (rows) memcpy((*out)->logits, logits, (*out)->bytes);
   return MS_OK;

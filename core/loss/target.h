@@ -1,7 +1,7 @@
 /* target.h - what a teacher says about supervised rows, in three kinds behind one handle.
  *
  * Row r belongs to the r-th position of the batch whose weight for `options.on` is positive. A
- * hidden target keeps its teacher's head alive through `hold`.
+ * hidden target keeps its teacher's head alive through `hold`, and is of no use once that changed.
  *
  * In bf16 a component of a state is off by up to 2^-8 of itself, by 1.66e-3 in the root mean square.
  * That moves logits by that part of their standard deviation s (by more only where large components
@@ -9,7 +9,7 @@
  * 2^-17 (s / T)^2 = 8e-6 (s / T)^2 in each row. */
 #ifndef MS_TARGET_H
 #define MS_TARGET_H
-#include "../tensor/device.h"
+#include "../tensor/tensor.h"
 
 /* Where logits come from: a final hidden state and a head. Everything a family may do between the
  * last norm and the softmax is here, so that no path can forget it. */
@@ -17,8 +17,9 @@ typedef struct ms_head_weights {
   const void *w; /* [vocab, width], f32 or bf16, on the device */
   int dtype;
   int64_t vocab, width;
-  float scale;    /* multiplies the logits; 1 for none */
-  float soft_cap; /* c tanh(z / c), after scale; 0 for none */
+  float scale;               /* multiplies the logits; 1 for none */
+  float soft_cap;            /* c tanh(z / c), after scale; 0 for none */
+  const ms_changes *changes; /* of w; NULL where w stays as it is */
 } ms_head_weights;
 
 /* Temperatures beyond these have no use, and products and squares of two within them stay finite. */
@@ -43,6 +44,7 @@ struct ms_target {
   ms_head_weights head; /* hidden: as given; logits: vocab, scale and soft_cap */
   void (*hold)(void *owner, int by);
   void *owner;
+  int64_t made;    /* hidden: head.changes when it was made */
   uint64_t labels; /* what the rows' next tokens hash to; 0: made of values, not known */
 };
 

@@ -26,6 +26,7 @@ struct ms_generator {
   float *logits;                    /* [live, vocab], host; of the next token when `ready` */
   void *scratch;                    /* of the sampling */
   int ready;
+  int64_t changes; /* ms_model_changes when it began: the cache is of those weights */
 };
 
 static ms_status check_options(const ms_generate_options *o, int32_t prompts,
@@ -168,6 +169,7 @@ ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *toke
   g = p;
   g->model = model;
   ms_model_hold(model, 1);
+  g->changes = ms_model_changes(model);
   g->options = *options;
   g->prompts = prompts;
   MS_TRY_OR(fail, new_arrays(g));
@@ -199,6 +201,9 @@ static int has_ended(const ms_generator *g, int32_t slot, int32_t token, int32_t
 
 ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live) {
   int32_t left = 0;
+  MS_REQUIRE(!gen->live || ms_model_changes(gen->model) == gen->changes,
+             "generate: the model's weights have changed since the prompts went through it (by a "
+             "step, a checkpoint or a write): begin again with the tokens so far as prompts");
   if (gen->live && !gen->ready) MS_TRY(step(gen));
   for (int32_t i = 0; i < gen->prompts; i++) token[i] = -1;
   for (int32_t i = 0; i < gen->live; i++)

@@ -285,7 +285,18 @@ void ms_model_head(const ms_model *m, ms_head_weights *head) {
                             .dtype = m->dtype,
                             .vocab = m->config.vocab,
                             .width = m->config.width,
-                            .scale = 1};
+                            .scale = 1,
+                            .changes = &m->head_changes};
+}
+
+static ms_changes *changes_of(ms_model *m, const ms_parameter *p) {
+  return p->w == m->head.w ? &m->head_changes : &m->changes;
+}
+
+void ms_model_change(ms_model *m, const ms_parameter *p) { atomic_fetch_add(changes_of(m, p), 1); }
+
+int64_t ms_model_changes(const ms_model *m) {
+  return atomic_load(&m->changes) + atomic_load(&m->head_changes);
 }
 
 int32_t ms_model_parameter_count(const ms_model *model) { return model->parameters; }
@@ -296,8 +307,9 @@ const char *ms_model_parameter_name(const ms_model *model, int32_t i) {
 
 static void release(void *model) { ms_model_hold(model, -1); }
 
-static ms_status view(ms_model *m, const ms_parameter *p, int dtype, void *data, ms_tensor **out) {
-  MS_TRY(ms_tensor_wrap(m->dev, dtype, p->rank, p->shape, data, release, m, out));
+static ms_status view(ms_model *m, const ms_parameter *p, int dtype, void *data,
+                      ms_changes *changes, ms_tensor **out) {
+  MS_TRY(ms_tensor_wrap(m->dev, dtype, p->rank, p->shape, data, changes, release, m, out));
   ms_model_hold(m, 1);
   return MS_OK;
 }
@@ -305,14 +317,15 @@ static ms_status view(ms_model *m, const ms_parameter *p, int dtype, void *data,
 ms_status ms_model_parameter(ms_model *m, int32_t i, ms_tensor **weight) {
   *weight = NULL;
   MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
-  return view(m, &m->parameter[i], m->dtype, m->parameter[i].w, weight);
+  const ms_parameter *p = &m->parameter[i];
+  return view(m, p, m->dtype, p->w, changes_of(m, p), weight);
 }
 
 ms_status ms_model_gradient(ms_model *m, int32_t i, ms_tensor **gradient) {
   *gradient = NULL;
   MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
   if (!m->parameter[i].g) return MS_OK;
-  return view(m, &m->parameter[i], MS_F32, m->parameter[i].g, gradient);
+  return view(m, &m->parameter[i], MS_F32, m->parameter[i].g, NULL, gradient);
 }
 
 ms_status ms_model_check_finite(const ms_model *m) {

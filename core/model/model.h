@@ -70,6 +70,7 @@ struct ms_model {
   size_t weight_bytes;
   float *gradient_arena; /* NULL when not training; parameters in order, frozen ones left out */
   size_t gradient_bytes;
+  ms_changes changes, head_changes; /* of all weights but the head's matrix; of that */
   struct ms_activations *act; /* decoder.c's: activations and scratch, sized by the largest batch */
 };
 
@@ -79,6 +80,10 @@ ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_optio
                          ms_model **out);
 void ms_model_hold(ms_model *model, int by); /* by +1 or -1; the last one frees */
 void ms_model_head(const ms_model *model, ms_head_weights *head);
+/* Before parameter p is written. */
+void ms_model_change(ms_model *model, const ms_parameter *p);
+/* A number that is another one once any weight may have changed. */
+int64_t ms_model_changes(const ms_model *model);
 
 /* save.c: a model folder's files, into a folder that is being filled (a save, a checkpoint); carry,
  * dtype and shard_bytes as in ms_model_save. */

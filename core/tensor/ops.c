@@ -99,30 +99,35 @@ static ms_status check_linear(const char *op, const char *ny, const ms_tensor *y
 }
 
 ms_status ms_linear(ms_tensor *y, const ms_tensor *x, const ms_tensor *w, int add) {
+  ms_tensor_change(y);
   MS_TRY(check_linear("linear", "y", y, "x", x, "w", w, WEIGHT));
   return MS_OP(x->dev, linear, y->data, x->data, w->data, w->dtype, x->shape[0], x->shape[1],
                w->shape[0], add);
 }
 
 ms_status ms_linear_dx(ms_tensor *dx, const ms_tensor *dy, const ms_tensor *w, int add) {
+  ms_tensor_change(dx);
   MS_TRY(check_linear("linear_dx", "dy", dy, "dx", dx, "w", w, WEIGHT));
   return MS_OP(dx->dev, linear_dx, dx->data, dy->data, w->data, w->dtype, dx->shape[0],
                dx->shape[1], w->shape[0], add);
 }
 
 ms_status ms_linear_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x, int add) {
+  ms_tensor_change(dw);
   MS_TRY(check_linear("linear_dw", "dy", dy, "x", x, "dw", dw, MS_F32));
   return MS_OP(x->dev, linear_dw, dw->data, dy->data, x->data, x->shape[0], x->shape[1],
                dw->shape[0], add);
 }
 
 ms_status ms_bias(ms_tensor *y, const ms_tensor *b) {
+  ms_tensor_change(y);
   MS_TRY(want("bias", "y", NULL, y, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("bias", "b", y, b, WEIGHT, SHAPE(y->shape[1])));
   return MS_OP(y->dev, bias, y->data, b->data, b->dtype, y->shape[0], y->shape[1]);
 }
 
 ms_status ms_bias_db(ms_tensor *db, const ms_tensor *dy) {
+  ms_tensor_change(db);
   MS_TRY(want("bias_db", "dy", NULL, dy, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("bias_db", "db", dy, db, MS_F32, SHAPE(dy->shape[1])));
   return MS_OP(dy->dev, bias_db, db->data, dy->data, dy->shape[0], dy->shape[1]);
@@ -131,6 +136,7 @@ ms_status ms_bias_db(ms_tensor *db, const ms_tensor *dy) {
 /* ---- embedding and rows ---- */
 
 ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w) {
+  ms_tensor_change(y);
   MS_TRY(want("embed", "w", NULL, w, WEIGHT, SHAPE(0, 0)));
   MS_TRY(want("embed", "token", w, token, MS_I32, SHAPE(0)));
   MS_TRY(want("embed", "y", w, y, MS_F32, SHAPE(token->shape[0], w->shape[1])));
@@ -139,6 +145,7 @@ ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w) {
 }
 
 ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token) {
+  ms_tensor_change(dw);
   MS_TRY(want("embed_dw", "dw", NULL, dw, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("embed_dw", "token", dw, token, MS_I32, SHAPE(0)));
   MS_TRY(want("embed_dw", "dy", dw, dy, MS_F32, SHAPE(token->shape[0], dw->shape[1])));
@@ -148,6 +155,7 @@ ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token
 }
 
 ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
+  ms_tensor_change(y);
   MS_TRY(want("gather", "x", NULL, x, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("gather", "row", x, row, MS_I32, SHAPE(0)));
   MS_TRY(want("gather", "y", x, y, MS_F32, SHAPE(row->shape[0], x->shape[1])));
@@ -156,6 +164,7 @@ ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
 }
 
 ms_status ms_scatter(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
+  ms_tensor_change(y);
   MS_TRY(want("scatter", "y", NULL, y, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("scatter", "row", y, row, MS_I32, SHAPE(0)));
   MS_TRY(want("scatter", "x", y, x, MS_F32, SHAPE(row->shape[0], y->shape[1])));
@@ -167,6 +176,8 @@ ms_status ms_scatter(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
 
 ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms_tensor *w,
                      double eps) {
+  ms_tensor_change(y);
+  ms_tensor_change(rstd);
   MS_TRY(want("rmsnorm", "x", NULL, x, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("rmsnorm", "y", x, y, MS_F32, SHAPE(x->shape[0], x->shape[1])));
   MS_TRY(want("rmsnorm", "w", x, w, WEIGHT, SHAPE(x->shape[1])));
@@ -177,6 +188,8 @@ ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms
 
 ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x,
                               const ms_tensor *rstd, const ms_tensor *w, int add) {
+  ms_tensor_change(dx);
+  ms_tensor_change(dw);
   const char *op = "rmsnorm_backward";
   MS_TRY(want(op, "x", NULL, x, MS_F32, SHAPE(0, 0)));
   MS_TRY(want(op, "dx", x, dx, MS_F32, SHAPE(x->shape[0], x->shape[1])));
@@ -190,6 +203,7 @@ ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy,
 
 ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosine,
                   const ms_tensor *sine, int sign) {
+  ms_tensor_change(x);
   MS_TRY(want("rope", "x", NULL, x, MS_F32, SHAPE(0, 0, 0)));
   MS_TRY(want("rope", "cosine", x, cosine, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("rope", "sine", x, sine, MS_F32, SHAPE(cosine->shape[0], cosine->shape[1])));
@@ -243,6 +257,8 @@ static ms_status check_attention(const char *op, const ms_tensor *q, const ms_te
 ms_status ms_attention(ms_tensor *y, ms_tensor *lse, const ms_tensor *q, const ms_tensor *k,
                        const ms_tensor *v, const ms_tensor *segment_start, int window,
                        double scale) {
+  ms_tensor_change(y);
+  ms_tensor_change(lse);
   ms_attention_shape a;
   MS_TRY(check_attention("attention", q, k, v, segment_start, window, scale, &a));
   MS_TRY(want("attention", "y", q, y, MS_F32, SHAPE(a.tokens, a.heads, a.head_dim)));
@@ -255,6 +271,9 @@ ms_status ms_attention_backward(ms_tensor *dq, ms_tensor *dk, ms_tensor *dv, con
                                 const ms_tensor *y, const ms_tensor *lse, const ms_tensor *q,
                                 const ms_tensor *k, const ms_tensor *v,
                                 const ms_tensor *segment_start, int window, double scale) {
+  ms_tensor_change(dq);
+  ms_tensor_change(dk);
+  ms_tensor_change(dv);
   const char *op = "attention_backward";
   ms_attention_shape a;
   MS_TRY(check_attention(op, q, k, v, segment_start, window, scale, &a));
@@ -289,6 +308,7 @@ end:
 ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor *k,
                               const ms_tensor *v, const ms_tensor *slot, const ms_tensor *first,
                               const ms_tensor *length, double scale) {
+  ms_tensor_change(y);
   const char *op = "attention_cached";
   MS_TRY(want(op, "q", NULL, q, MS_F32, SHAPE(0, 0, 0)));
   MS_TRY(want(op, "y", q, y, MS_F32, SHAPE(q->shape[0], q->shape[1], q->shape[2])));
@@ -310,6 +330,7 @@ ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor 
 /* ---- element by element ---- */
 
 ms_status ms_swiglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up) {
+  ms_tensor_change(y);
   MS_TRY(want_count("swiglu", "y", y, y));
   MS_TRY(want_count("swiglu", "gate", y, gate));
   MS_TRY(want_count("swiglu", "up", y, up));
@@ -318,6 +339,8 @@ ms_status ms_swiglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up) {
 
 ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
                              const ms_tensor *gate, const ms_tensor *up) {
+  ms_tensor_change(d_gate);
+  ms_tensor_change(d_up);
   const char *op = "swiglu_backward";
   MS_TRY(want_count(op, "dy", dy, dy));
   MS_TRY(want_count(op, "d_gate", dy, d_gate));
@@ -329,6 +352,7 @@ ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor
 }
 
 ms_status ms_add(ms_tensor *y, const ms_tensor *x) {
+  ms_tensor_change(y);
   MS_TRY(want_count("add", "y", y, y));
   MS_TRY(want_count("add", "x", y, x));
   return MS_OP(y->dev, add, y->data, x->data, y->count);
@@ -349,6 +373,10 @@ ms_status ms_not_finite(const ms_tensor *x, int64_t *at) {
 ms_status ms_adamw(ms_tensor *w, ms_tensor *low, ms_tensor *m, ms_tensor *v, const ms_tensor *g,
                    int64_t step, double lr, double beta1, double beta2, double eps, double decay,
                    double scale) {
+  ms_tensor_change(w);
+  ms_tensor_change(low);
+  ms_tensor_change(m);
+  ms_tensor_change(v);
   MS_TRY(want_count("adamw", "w", w, w));
   MS_TRY(want_count("adamw", "m", w, m));
   MS_TRY(want_count("adamw", "v", w, v));

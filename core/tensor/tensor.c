@@ -59,6 +59,7 @@ static ms_status new_header(ms_device *dev, int dtype, int rank, const int64_t *
   memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
   t->count = count;
   t->refs = 1;
+  t->changes = &t->own;
   *out = t;
   return MS_OK;
 }
@@ -79,12 +80,18 @@ ms_status ms_tensor_new(ms_device *dev, int dtype, int rank, const int64_t *shap
 }
 
 ms_status ms_tensor_wrap(ms_device *dev, int dtype, int rank, const int64_t *shape, void *data,
-                         void (*release)(void *owner), void *owner, ms_tensor **out) {
+                         ms_changes *changes, void (*release)(void *owner), void *owner,
+                         ms_tensor **out) {
   MS_TRY(new_header(dev, dtype, rank, shape, out));
   (*out)->data = data;
   (*out)->release = release;
   (*out)->owner = owner;
+  if (changes) (*out)->changes = changes;
   return MS_OK;
+}
+
+void ms_tensor_change(ms_tensor *t) {
+  if (t) atomic_fetch_add(t->changes, 1);
 }
 
 ms_status ms_tensor_view(ms_tensor *base, int dtype, int64_t offset, int rank, const int64_t *shape,
@@ -105,6 +112,7 @@ ms_status ms_tensor_view(ms_tensor *base, int dtype, int64_t offset, int rank, c
   }
   atomic_fetch_add(&base->refs, 1);
   t->base = base;
+  t->changes = base->changes;
   t->data = (char *)base->data + (size_t)offset * ms_dtype_size(dtype);
   *out = t;
   return MS_OK;
@@ -138,6 +146,7 @@ static ms_status check_bytes(const char *what, const ms_tensor *t, int64_t bytes
 
 ms_status ms_tensor_write(ms_tensor *t, const void *data, int64_t bytes) {
   MS_TRY(check_bytes("tensor write", t, bytes));
+  ms_tensor_change(t);
   return MS_OP(t->dev, write, t->data, data, (size_t)bytes);
 }
 
@@ -146,13 +155,17 @@ ms_status ms_tensor_read(const ms_tensor *t, void *data, int64_t bytes) {
   return MS_OP(t->dev, read, data, t->data, (size_t)bytes);
 }
 
-ms_status ms_tensor_zero(ms_tensor *t) { return MS_OP(t->dev, zero, t->data, bytes_of(t)); }
+ms_status ms_tensor_zero(ms_tensor *t) {
+  ms_tensor_change(t);
+  return MS_OP(t->dev, zero, t->data, bytes_of(t));
+}
 
 ms_status ms_tensor_copy(ms_tensor *y, const ms_tensor *x) {
   char a[200], b[200];
   MS_REQUIRE(y->dev == x->dev, "tensor copy: from %s to %s", x->dev->spec, y->dev->spec);
   MS_REQUIRE(y->count == x->count, "tensor copy: %s to %s", ms_shape_text(x->rank, x->shape, b),
              ms_shape_text(y->rank, y->shape, a));
+  ms_tensor_change(y);
   if (y->dtype == x->dtype) return MS_OP(y->dev, copy, y->data, x->data, bytes_of(y));
   return MS_OP(y->dev, cast, y->data, y->dtype, x->data, x->dtype, y->count);
 }

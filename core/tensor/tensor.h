@@ -6,6 +6,9 @@
 
 #include "device.h"
 
+/* Counts what may have changed a piece of memory: what was made from it can see that it is another. */
+typedef _Atomic int64_t ms_changes;
+
 struct ms_tensor {
   ms_device *dev;
   ms_tensor *base; /* NULL: owns `data` */
@@ -16,6 +19,7 @@ struct ms_tensor {
   _Atomic int refs;             /* the handle, and the views */
   void (*release)(void *owner); /* views of foreign memory: called with `owner` at the end */
   void *owner;
+  ms_changes own, *changes; /* of the memory: `own`, or the base's or the owner's */
 };
 
 size_t ms_dtype_size(int dtype); /* 0 for no dtype */
@@ -25,8 +29,12 @@ const char *ms_shape_text(int rank, const int64_t *shape, char *buffer);
 /* "row 3, column 5", or "index 7" of a vector, counted from 0, into one of at least 80 bytes. */
 const char *ms_place_text(int rank, const int64_t *shape, int64_t at, char *buffer);
 
-/* A tensor over memory that `owner` keeps alive; `release(owner)` is called when it is freed. */
+/* A tensor over memory that `owner` keeps alive; `release(owner)` is called when it is freed.
+ * `changes` counts the owner's, NULL where nobody asks. */
 ms_status ms_tensor_wrap(ms_device *dev, int dtype, int rank, const int64_t *shape, void *data,
-                         void (*release)(void *owner), void *owner, ms_tensor **out);
+                         ms_changes *changes, void (*release)(void *owner), void *owner,
+                         ms_tensor **out);
+/* Whoever writes into a tensor says so, before; NULL is fine. */
+void ms_tensor_change(ms_tensor *t);
 
 #endif

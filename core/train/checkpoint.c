@@ -124,6 +124,7 @@ static ms_status read_weights(ms_model *m, const char *path) {
     if (st == MS_OK && s->dtype != m->dtype)
       st = MS_FAIL(MS_EIO, "%s: %s is %s, the model holds %s", path, p->name, s->type,
                    ms_dtype_name(m->dtype));
+    if (st == MS_OK) ms_model_change(m, p);
     if (st == MS_OK) st = ms_safetensors_read(file, s, m->dev, p->w, m->dtype);
   }
   ms_safetensors_close(file);

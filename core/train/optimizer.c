@@ -100,11 +100,12 @@ static ms_status gradient_norm(ms_optimizer *opt, double *norm) {
 
 static ms_status update(ms_optimizer *opt, double lr, double scale) {
   const ms_adamw_options *o = &opt->options;
-  const ms_model *m = opt->model;
+  ms_model *m = opt->model;
   double t = (double)opt->steps, c1 = 1 - pow(o->beta1, t), c2 = 1 - pow(o->beta2, t);
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *p = &m->parameter[i];
     if (!p->g) continue;
+    ms_model_change(m, p);
     float *master = ms_optimizer_at(opt, opt->master, p);
     MS_TRY(MS_OP(m->dev, adamw, master ? master : p->w, master ? p->w : NULL,
                  ms_optimizer_at(opt, opt->first, p), ms_optimizer_at(opt, opt->second, p), p->g,
@@ -143,7 +144,7 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
   const ms_parameter *p = &m->parameter[i];
   MS_REQUIRE(p->g, "optimizer: parameter %s is frozen", p->name);
   float *at = ms_optimizer_at(opt, second ? opt->second : opt->first, p);
-  MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, release, opt, moment));
+  MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, NULL, release, opt, moment));
   atomic_fetch_add(&opt->refs, 1);
   return MS_OK;
 }

@@ -13,7 +13,7 @@ static int held;
 static void hold(void *owner, int by) { held += by; }
 
 static float hidden[ROWS * WIDTH], head[VOCAB * WIDTH];
-static ms_head_weights weights = {head, MS_F32, VOCAB, WIDTH, 1, 0};
+static ms_head_weights weights = {head, MS_F32, VOCAB, WIDTH, 1, 0, NULL};
 static ms_device *dev;
 
 static void fill(void) {
