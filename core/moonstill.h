@@ -84,7 +84,8 @@ typedef struct ms_node {
   double number;
 } ms_node;
 /* `name` is what errors call the text: a file, a file with a line. Depth, size and duplicate keys
- * are checked; errors carry line and column or byte offset. */
+ * are checked; errors carry line and column or byte offset. A number of JSON may have any size: one
+ * beyond doubles is 1e308 of its sign. */
 ms_status ms_doc_parse_json(const char *name, const char *text, int64_t bytes, ms_doc **out);
 ms_status ms_doc_parse_yaml(const char *name, const char *text, int64_t bytes, ms_doc **out);
 const ms_node *ms_doc_nodes(const ms_doc *doc, int64_t *count);

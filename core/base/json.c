@@ -1,6 +1,11 @@
 /* json.c - JSON by jansson, with limits and messages that say where. */
 #include "json.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +60,73 @@ int ms_json_starved(void) {
   return starved;
 }
 
+/* ---- numbers beyond their types ----
+ *
+ * What nobody reads shall not refuse a file, so numbers of any size are taken: jansson's types hold
+ * those that are written here in the place of others. Where one is read, it is found out of bounds. */
+
+/* An integer of 17 digits and an exponent, which read back as x. */
+static void spell(double x, char spelt[32]) {
+  char text[40], digits[18];
+  int n = 0;
+  snprintf(text, sizeof text, "%.16e", fabs(x));
+  const char *e = strchr(text, 'e');
+  for (const char *p = text; p < e && n < 17; p++) /* but for the point, whatever it looks like */
+    if (isdigit((unsigned char)*p)) digits[n++] = *p;
+  digits[n] = 0;
+  snprintf(spelt, 32, "%s%se%d", x < 0 ? "-" : "", digits, atoi(e + 1) - 16);
+}
+
+/* Writes a number anew in its place, if it must be: an integer beyond 64 bits as a real, what is
+ * beyond doubles as 1e308. Both are no longer than it was, so that positions in errors stay. */
+static void tame_number(char *p, size_t n, locale_t c) {
+  char after = p[n], spelt[32];
+  size_t sign = *p == '-';
+  p[n] = 0;
+  errno = 0;
+  if (strspn(p + sign, "0123456789") == n - sign) strtoll(p, NULL, 10);
+  int beyond = errno == ERANGE;
+  double x = strtod_l(p, NULL, c);
+  p[n] = after;
+  if (isinf(x))
+    snprintf(spelt, sizeof spelt, "%s1e308", sign ? "-" : "");
+  else if (beyond)
+    spell(x, spelt);
+  else
+    return;
+  memset(p, ' ', n);
+  memcpy(p, spelt, strlen(spelt));
+}
+
+/* A copy of a text with all such numbers written anew; freed with ms_free. */
+static ms_status tame_numbers(const char *name, const char *text, size_t bytes, char **out) {
+  void *copy;
+  int quoted = 0;
+  MS_TRY(ms_alloc(bytes + 1, name, &copy));
+  *out = memcpy(copy, text, bytes);
+  locale_t c = newlocale(LC_ALL_MASK, "C", NULL);
+  if (!c) {
+    ms_free(copy);
+    return MS_FAIL(MS_ENOMEM, "%s: no memory for a locale", name);
+  }
+  for (char *p = *out, *end = p + bytes; p < end; p++) {
+    size_t n = quoted ? 0 : strspn(p, "+-.eE0123456789");
+    if (*p == '"') quoted = !quoted;
+    if (quoted && *p == '\\') p++;
+    if (!n || (*p != '-' && !isdigit((unsigned char)*p))) continue;
+    tame_number(p, n, c);
+    p += n - 1;
+  }
+  freelocale(c);
+  return MS_OK;
+}
+
 /* ---- reading ---- */
+
+static json_t *load(const char *text, size_t bytes, size_t most, json_error_t *e) {
+  begin(most);
+  return json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
+}
 
 /* What the values of a text may take: members of an object take 42 bytes for each that is read,
  * numbers 28; only empty objects take more. */
@@ -71,9 +142,13 @@ ms_status ms_json_parse(const char *name, const char *text, size_t bytes, json_t
   if (bytes > MS_JSON_MAX_BYTES)
     return MS_FAIL(MS_EIO, "%s: %zu bytes of JSON, limit %d", name, bytes, MS_JSON_MAX_BYTES);
   size_t most = most_memory(bytes);
-  begin(most);
-  json_t *value =
-      json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+  json_t *value = load(text, bytes, most, &e);
+  if (!value && !now.starved && json_error_code(&e) == json_error_numeric_overflow) {
+    char *tame;
+    MS_TRY(tame_numbers(name, text, bytes, &tame));
+    value = load(tame, bytes, most, &e);
+    ms_free(tame);
+  }
   int over = now.over;
   /* A text can come out shorter, and no error: jansson's reader of words does not look. */
   if (ms_json_starved()) {

@@ -1,6 +1,7 @@
 /* json.h - JSON by jansson, with limits. Files and texts are untrusted: sizes are checked before
  * anything is read, depth by jansson's own limit (2048), the memory that values take as they are
- * read, and errors name file and byte.
+ * read, and errors name file and byte. An integer beyond 64 bits is a real, a number beyond doubles
+ * 1e308 of its sign.
  *
  * jansson's allocator is the whole process's. Once the library is loaded it is one that calls the one
  * before, so what another user of jansson has allocated, or will free, is as it was. Only what is

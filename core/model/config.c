@@ -187,8 +187,11 @@ static ms_status read_dtype(const reader *r, const char *key, int *out) {
   const json_t *v = json_object_get(r->json, key);
   if (!v || json_is_null(v)) return MS_OK;
   if (!json_is_string(v)) return wrong(r, key, "a string");
+  const char *name = json_string_value(v);
+  if (!strcmp(name, "auto")) return MS_OK; /* as the weights are stored */
+  if (!strncmp(name, "torch.", 6)) name += 6;
   for (int i = 0; i < 3; i++)
-    if (!strcmp(json_string_value(v), names[i].name)) {
+    if (!strcmp(name, names[i].name)) {
       *out = names[i].dtype;
       return MS_OK;
     }

@@ -17,6 +17,28 @@ local function collect(...)
   return list
 end
 
+describe('json.decode', function()
+  it('takes numbers of any size', function()
+    for text, value in pairs { ['1000000000000000019884624838656'] = 1000000000000000019884624838656,
+      ['9223372036854775807'] = 2 ^ 63, ['9223372036854775808'] = 2 ^ 63,
+      ['-9223372036854775809'] = -2 ^ 63, ['18446744073709551615'] = 2 ^ 64,
+      ['12345678901234567891'] = 12345678901234567891, ['1e999'] = 1e308, ['-1.5E+400'] = -1e308,
+      ['1e-999'] = 0, [('9'):rep(400)] = 1e308, ['-' .. ('9'):rep(300)] = -1e300 } do
+      assert.equal(value, json.decode(text), text)
+      assert.same({ a = { value, 1 } }, json.decode('{"a":[' .. text .. ',1]}'))
+    end
+  end)
+
+  it('leaves digits in texts and the places of errors as they are', function()
+    local digits = ('9'):rep(30)
+    assert.same({ [digits] = 1e30, b = '\\"' .. digits, c = '\\' },
+      json.decode(([[{"%s": %s, "b": "\\\"%s", "c": "\\"}]]):format(digits, digits, digits)))
+    local ok, message = pcall(json.decode, '[' .. digits .. ', x]')
+    assert.is_false(ok)
+    assert(message:find('line 1, column 34', 1, true), message)
+  end)
+end)
+
 describe('json.encode', function()
   it('sorts keys, or takes an order', function()
     local t = { b = 1, a = { d = 'x', c = json.array() }, e = json.null }

@@ -94,6 +94,55 @@ describe('config.json', function()
     refuses({ model_type = absent }, nil, 'model_type')
   end)
 
+  it('may hold numbers of any size where nobody reads them', function()
+    local function opens(key, number)
+      local text = json.encode(folders.tiny()):gsub('^{', '{"' .. key .. '":' .. number .. ',')
+      return folders.open(folders.folder(text, folders.tiny_tensors(), place))
+    end
+    for _, number in ipairs { '1000000000000000019884624838656', '9223372036854775808', '1e999',
+      '-99999999999999999999', '[1e400]' } do
+      local model = assert(opens('model_max_length', number))
+      assert(folders.save(model, place .. '-saved')) -- and what is written is read again
+      assert(folders.open(place .. '-saved'))
+      for _, key in ipairs { 'intermediate_sizes', 'hidden_sizes' } do -- of keys that are not known
+        local none, message = opens(key, number)
+        assert.is_nil(none)
+        assert(message:find(key, 1, true) and message:find('not known', 1, true), message)
+      end
+    end
+    local config = folders.tiny { rope_theta = absent }
+    local text = json.encode(config):gsub('^{', '{"rope_theta":1e999,')
+    local none, message = folders.open(folders.folder(text, folders.tiny_tensors(), place))
+    assert.is_nil(none)
+    assert(message:find("'rope_theta' is 1e+308", 1, true), message)
+    text = json.encode(folders.tiny { vocab_size = absent }):gsub('^{',
+      '{"vocab_size":1000000000000000019884624838656,')
+    none, message = folders.open(folders.folder(text, folders.tiny_tensors(), place))
+    assert.is_nil(none)
+    assert(message:find("'vocab_size' is 1e30", 1, true) or message:find("'vocab_size' is 1e+30", 1, true),
+      message)
+  end)
+
+  it('may name dtypes as old folders do', function()
+    accepts { torch_dtype = 'auto' }
+    for _, name in ipairs { 'float32', 'bfloat16', 'float16' } do
+      accepts { torch_dtype = 'torch.' .. name }
+    end
+    refuses({ torch_dtype = 'torch.float64' }, 'unsupported', 'torch_dtype')
+    for _, key in ipairs { 'dtype', 'torch_dtype' } do
+      local low = assert(folders.create(folders.tiny { torch_dtype = absent, [key] = 'torch.bfloat16' }))
+      assert.are.equal('bf16', folders.info(low).dtype)
+      assert.are.equal('bfloat16', folders.config(low)[key])
+      -- auto: as the weights are stored
+      assert(folders.save(low, place .. '-auto'))
+      local path = folders.folder(folders.tiny { torch_dtype = absent, [key] = 'auto' },
+        tools.read(place .. '-auto/model.safetensors'), place)
+      local back = assert(folders.open(path))
+      assert.are.equal('bf16', folders.info(back).dtype)
+      assert.are.equal('bfloat16', folders.config(back)[key])
+    end
+  end)
+
   it('with a value out of range is refused', function()
     for key, value in pairs { vocab_size = -5, hidden_size = 0, num_hidden_layers = 5000,
       num_attention_heads = 0, num_key_value_heads = 2 ^ 40, head_dim = -2, intermediate_size = 2 ^ 31,
