@@ -613,6 +613,8 @@ return {
     specs = { 'json' }, old = [[if (*p == '"') quoted = !quoted;]], new = '' },
   { name = 'files: integers beyond 64 bits lose their size', file = 'core/base/json.c',
     specs = { 'json' }, old = 'atoi(e + 1) - 16', new = 'atoi(e + 1) - 15' },
+  { name = 'targets: what a teacher says is not looked at', file = 'core/model/learn.c',
+    specs = { 'kd' }, old = 'if (at < 0) return MS_OK;', new = 'return MS_OK;' },
   { name = 'folders: a half download is not seen', file = 'core/io/safetensors.c', specs = files,
     old = 'if (to > room && from < cut) cut = from, first = name;', new = '' },
   { name = 'folders: failed weights are not looked at', file = 'core/io/safetensors.c',

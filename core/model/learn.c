@@ -1,5 +1,6 @@
 /* learn.c - what a model does with a batch: logits, targets, losses and gradients. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "../base/memory.h"
@@ -88,11 +89,45 @@ static uint64_t hash_labels(const ms_batch *batch, int on) {
   return hash | 1;
 }
 
+/* Where position t stands, for messages. */
+static void place_of(const ms_batch *batch, int32_t t, char text[120]) {
+  int64_t i = 0;
+  while (batch->segment_start[i + 1] <= t) i++;
+  snprintf(text, 120, "position %d of segment %lld (token %d)", t - batch->segment_start[i],
+           (long long)i, batch->token[t]);
+}
+
+/* What a teacher says of rows, f32 [rows, cols] on its device, must be finite: from a NaN the student
+ * would learn nothing, and nobody would know whose it was. */
+static ms_status check_said(const ms_model *teacher, const ms_batch *batch, const int32_t *row,
+                            int64_t rows, const float *x, int64_t cols, const char *what) {
+  int64_t at;
+  char place[120];
+  MS_TRY(MS_OP(teacher->dev, not_finite, &at, x, MS_F32, rows * cols));
+  if (at < 0) return MS_OK;
+  place_of(batch, row[at / cols], place);
+  return MS_FAIL(
+      MS_EINVAL,
+      "target: the teacher (%s) gives %s that are not finite at %s: nothing can be learnt "
+      "from them; its weights are damaged, or too large",
+      teacher->path ? teacher->path : "made in memory", what, place);
+}
+
+static ms_status check_target(const ms_model *teacher, const ms_batch *batch, const int32_t *row,
+                              const ms_target *t) {
+  if (t->options.kind == MS_TARGET_TOPK)
+    return check_said(teacher, batch, row, t->rows, t->log_p, t->options.k, "log-probabilities");
+  if (t->options.kind == MS_TARGET_LOGITS)
+    return check_said(teacher, batch, row, t->rows, t->logits, t->head.vocab, "logits");
+  return MS_OK;
+}
+
 static void hold_model(void *owner, int by) { ms_model_hold(owner, by); }
 
 ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
                           const ms_target_options *options, ms_target **out) {
   ms_head_weights head;
+  ms_target *target = NULL;
   float *hidden = NULL;
   void *row;
   ms_status st = MS_OK;
@@ -106,12 +141,20 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
   pass.row = row;
   for (int64_t t = 0; t < batch->tokens; t++)
     if (batch->weight[options->on][t] > 0) ((int32_t *)row)[pass.rows++] = (int32_t)t;
-  if (pass.rows) MS_TRY_OR(end, ms_pass_forward(&pass, &hidden));
+  if (pass.rows) {
+    MS_TRY_OR(end, ms_pass_forward(&pass, &hidden));
+    MS_TRY_OR(end, check_said(teacher, batch, row, pass.rows, hidden, teacher->config.width,
+                              "hidden states"));
+  }
   ms_model_head(teacher, &head);
-  st = ms_target_make(teacher->dev, options, pass.rows, hidden, &head, teacher->head_bytes,
-                      hold_model, teacher, out);
-  if (st == MS_OK) (*out)->labels = hash_labels(batch, options->on);
+  MS_TRY_OR(end, ms_target_make(teacher->dev, options, pass.rows, hidden, &head,
+                                teacher->head_bytes, hold_model, teacher, &target));
+  MS_TRY_OR(end, check_target(teacher, batch, row, target));
+  target->labels = hash_labels(batch, options->on);
+  *out = target;
+  target = NULL;
 end:
+  ms_target_free(target);
   ms_free(row);
   return st;
 }

@@ -250,6 +250,42 @@ describe('target', function()
     end
   end)
 
+  it('of a teacher whose outputs are not finite are errors with its path and the place', function()
+    local models = require 'tests.models'
+    local tools = require 'tests.tools'
+    local path = tools.folder() .. '/diverged'
+    ms.model.create(models.config { vocab_size = 11 }, 1):save(path)
+    local teacher = ms.model.open(path)
+    local b = ms.batch({ { 1, 2 }, { 3, 4, 5 } }, { { 6 }, { 7, 8 } })
+    for name, weight in teacher:parameters() do
+      if name == 'model.embed_tokens.weight' then -- token 5 alone, the last of the second prompt
+        weight:view(5 * 24, 24):write((function()
+          local t = {}
+          for i = 1, 24 do t[i] = 0 / 0 end
+          return t
+        end)())
+      end
+      weight:free()
+    end
+    for _, kind in ipairs { 'topk', 'hidden', 'logits' } do
+      refused(path:gsub('%p', '%%%0') .. '%) gives hidden states that are not finite at position 2 of '
+        .. 'segment 1 %(token 5%)', teacher.targets, teacher, b, { target = kind, k = 3 })
+    end
+    -- states that are finite, and logits that are not
+    local large = ms.model.create(models.config { vocab_size = 11 }, 1)
+    for name, weight in large:parameters() do
+      if name == 'model.norm.weight' or name == 'lm_head.weight' then
+        local t = {}
+        for i = 1, weight:count() do t[i] = 1e30 end
+        weight:write(t)
+      end
+      weight:free()
+    end
+    refused('%(made in memory%) gives log%-probabilities that are not finite at position 1 of segment 0',
+      large.targets, large, b, { k = 3 })
+    refused('gives logits that are not finite', large.targets, large, b, { target = 'logits' })
+  end)
+
   it('refuses rows of unequal lengths', function()
     refused('row 2 has 1 values, the first one 2', ms.target.topk, { { 1, 2 }, { 1 } },
       { { -1, -1 }, { -1 } }, { -1, -1 }, { vocab = 5 })
