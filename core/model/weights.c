@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/memory.h"
 #include "../io/safetensors.h"
@@ -25,6 +26,43 @@ static void close_source(source *s) {
   ms_free(s->stored);
   ms_free(s->in);
 }
+
+/* ---- folders of other kinds ---- */
+
+#define GGUF "that is for llama.cpp; the model's original folder, with .safetensors, is needed"
+#define ADAPTER                                                                               \
+  "that is an adapter and no model; merge it into its base model first (merge_and_unload of " \
+  "PEFT, "                                                                                    \
+  "then save_pretrained)"
+
+/* What has no config.json, and .. */
+static const ms_clue no_config[] = {
+    {"adapter_config.json", "", ADAPTER},
+    {"", ".gguf", GGUF},
+    {"params.json", "",
+     "that is the layout of those who trained it; get the folder for transformers"},
+    {"model_index.json", "", "that is a pipeline of several models, and no language model"},
+    {"snapshots", "", "that is a download cache; the model is in a folder of its snapshots/"},
+    {"student", "", "that is a run's output; the model is in its student/"},
+    {"step-", "", "these are a run's checkpoints; each of them is a model"},
+    {"checkpoint-", "", "these are checkpoints; each of them is a model"},
+    {NULL, NULL, NULL}};
+
+/* .. what has no weights that are read. */
+static const ms_clue no_weights[] = {
+    {"pytorch_model", ".bin", "that is a pickle; " MS_GUESS_CONVERT},
+    {"pytorch_model", ".index.json", "its pickles are not read; " MS_GUESS_CONVERT},
+    {"consolidated", ".pth", "that is a pickle; get the folder for transformers"},
+    {"", ".pth", "that is a pickle; " MS_GUESS_CONVERT},
+    {"", ".pt", "that is a pickle; " MS_GUESS_CONVERT},
+    {"tf_model", ".h5", "that is TensorFlow's; " MS_GUESS_CONVERT},
+    {"flax_model", ".msgpack", "that is Flax's; " MS_GUESS_CONVERT},
+    {"adapter_model", "", ADAPTER},
+    {"model-0", ".safetensors",
+     "a model in several files needs model.safetensors.index.json, which names them all"},
+    {"", ".safetensors", "if these are all its weights, they should be called model.safetensors"},
+    {"", ".gguf", GGUF},
+    {NULL, NULL, NULL}};
 
 /* ---- files ---- */
 
@@ -51,6 +89,19 @@ static const ms_safetensors *file_named(const source *s, const char *name) {
   return NULL;
 }
 
+static ms_status check_there(const source *s, const char *index, const char *name) {
+  char *path;
+  MS_TRY(ms_text_format(&path, "%s/%s", s->folder, name));
+  ms_status st = MS_OK;
+  if (!ms_path_kind(path))
+    st = ms_file_explain(path, MS_FAIL(MS_EIO,
+                                       "%s: names %s, which is not beside it: the download has not "
+                                       "ended, or has left it out",
+                                       index, name));
+  ms_text_free(path);
+  return st;
+}
+
 static ms_status add_shard(source *s, const char *index, const char *tensor, const json_t *value) {
   const char *name = json_string_value(value);
   if (!name || !is_plain(name))
@@ -58,6 +109,7 @@ static ms_status add_shard(source *s, const char *index, const char *tensor, con
                    tensor);
   const ms_safetensors *f = file_named(s, name);
   if (!f) {
+    MS_TRY(check_there(s, index, name));
     if (s->files == MAX_SHARDS) return MS_FAIL(MS_EIO, "%s: more than %d files", index, MAX_SHARDS);
     MS_TRY(add_file(s, name));
     f = s->file[s->files - 1];
@@ -101,25 +153,25 @@ static ms_status open_index(source *s, const char *index) {
 /* One file, or an index and its shards; with both, the one file, as transformers does. */
 static ms_status open_files(source *s) {
   static const char one[] = "model.safetensors";
-  char *path = NULL, *index = NULL, *pickle = NULL;
+  char *path = NULL, *index = NULL;
   void *p;
   ms_status st;
   MS_TRY(ms_alloc(MAX_SHARDS * sizeof *s->file, "files of weights", &p));
   s->file = p;
   MS_TRY_OR(end, ms_text_format(&path, "%s/%s", s->folder, one));
   MS_TRY_OR(end, ms_text_format(&index, "%s/%s.index.json", s->folder, one));
-  MS_TRY_OR(end, ms_text_format(&pickle, "%s/pytorch_model.bin", s->folder));
   if (ms_path_kind(path))
     st = add_file(s, one);
   else if (ms_path_kind(index))
     st = open_index(s, index);
   else
-    st = MS_FAIL(MS_EIO, "%s: neither %s nor %s.index.json is there%s", s->folder, one, one,
-                 ms_path_kind(pickle) ? "; pytorch_model.bin is not read: convert it" : "");
+    st = ms_folder_explain(
+        s->folder, one, no_weights,
+        ms_file_explain(path, MS_FAIL(MS_EIO, "%s: neither %s nor %s.index.json is there",
+                                      s->folder, one, one)));
 end:
   ms_text_free(path);
   ms_text_free(index);
-  ms_text_free(pickle);
   return st;
 }
 
@@ -243,6 +295,8 @@ static ms_status read_config(const char *folder, ms_config *config) {
   if (st == MS_OK) {
     st = ms_config_read(path, json, config);
     json_decref(json);
+  } else {
+    st = ms_folder_explain(folder, "config.json", no_config, st);
   }
   ms_text_free(path);
   return st;
@@ -269,7 +323,11 @@ ms_status ms_model_open(ms_device *dev, const char *path, const ms_model_options
   *out = NULL;
   MS_REQUIRE(dev && path, "model: no device or no path");
   if (!options) options = &defaults;
-  if (ms_path_kind(path) != 2) return MS_FAIL(MS_EIO, "%s: no such folder", path);
+  int kind = ms_path_kind(path);
+  if (kind == 1)
+    return ms_file_explain(
+        path, MS_FAIL(MS_EIO, "%s: is a file: a model is the folder that holds it", path));
+  if (kind != 2) return MS_FAIL(MS_EIO, "%s: no such folder", path);
   MS_TRY(read_config(path, &config));
   MS_TRY_OR(end, ms_layout_new(dev, &config, options, &m));
   MS_TRY_OR(end, ms_text_copy(path, strlen(path), &m->path));

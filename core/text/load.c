@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/memory.h"
 #include "tokenizer.h"
@@ -530,10 +531,32 @@ static ms_status load_parts(ms_tokenizer *tok, const json_t *root) {
                     load_processor, &none);
 }
 
+#define CONVERT                                                                       \
+  "load it with transformers (AutoTokenizer.from_pretrained) and save it again with " \
+  "save_pretrained, which writes tokenizer.json"
+
+/* Folders with a tokenizer of another kind. */
+static ms_status explain(const ms_tokenizer *tok, ms_status st) {
+  static const ms_clue clues[] = {{"", ".model", "that is SentencePiece's; " CONVERT},
+                                  {"vocab.json", "", "that is half of an older form; " CONVERT},
+                                  {"vocab.txt", "", "that is an older form; " CONVERT},
+                                  {"", ".tiktoken", "that is tiktoken's; " CONVERT},
+                                  {NULL, NULL, NULL}};
+  static const char name[] = "/tokenizer.json";
+  char folder[PATH_MAX];
+  size_t n = strlen(tok->path), k = sizeof name - 1;
+  if (ms_path_kind(tok->path) || n < k || n - k >= sizeof folder || strcmp(tok->path + n - k, name))
+    return st;
+  memcpy(folder, tok->path, n - k);
+  folder[n - k] = 0;
+  return ms_folder_explain(folder, name + 1, clues, st);
+}
+
 ms_status ms_tokenizer_load(ms_tokenizer *tok) {
   json_t *root;
-  MS_TRY(ms_json_read(tok->path, MS_JSON_MAX_BYTES, &root));
-  ms_status st = load_parts(tok, root);
+  ms_status st = ms_json_read(tok->path, MS_JSON_MAX_BYTES, &root);
+  if (st != MS_OK) return explain(tok, st);
+  st = load_parts(tok, root);
   json_decref(root);
   return st;
 }

@@ -196,7 +196,7 @@ describe('weights in shards', function()
     fails("tensor 'more' is not in", { more = 'b-2.safetensors' })
     fails('the index has it in b-2.safetensors', nil,
       function(a) a[4] = folders.tiny_tensors()[11] return a end)
-    fails('missing.safetensors: cannot open', { [NORM] = 'missing.safetensors' })
+    fails('names missing.safetensors, which is not beside it', { [NORM] = 'missing.safetensors' })
   end)
 
   it('must be files beside it', function()
