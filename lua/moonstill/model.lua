@@ -273,8 +273,8 @@ function methods:logits(b, rows)
 end
 
 --- Runs this model as a teacher over a batch: what a `ms.kd` term takes. The target covers the
---- batch's supervised positions, and keeps the model's memory when it needs it: one of hidden states
---- is refused once the model's head has changed.
+--- batch's supervised positions, and keeps the model's memory when it needs it: one of hidden
+--- states is refused once the model's head has changed.
 --- @param b ms_batch
 --- @param cfg? table see `ms.kd.defaults`
 --- @return ms_target

@@ -140,8 +140,8 @@ kernels.on_devices('attention', function(case)
     tools.close(doubles(y), want, 'f32', 8)
     local cache = function(t) return t:view(0, 1, n, 1, dim) end
     local last = make('f32', nil, 1, 1, dim)
-    ms.ops.attention_cached(last, zero:view(0, 1, 1, dim), cache(zero), cache(v), make('i32', { 0 }, 1), make('i32', { 0 }, 1),
-      make('i32', { n }, 1), 1)
+    ms.ops.attention_cached(last, zero:view(0, 1, 1, dim), cache(zero), cache(v),
+      make('i32', { 0 }, 1), make('i32', { 0 }, 1), make('i32', { n }, 1), 1)
     for c = 0, dim - 1 do
       assert(math.abs(doubles(last)[c] - want[(n - 1) * dim + c]) <= 8 * tools.eps.f32)
     end

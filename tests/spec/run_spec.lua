@@ -719,7 +719,7 @@ describe('a step', function()
     end)
   end)
 
-  it('with a teacher that gives no numbers still has a state to save', function()
+  it('with a teacher that gives no numbers is an error of the teacher\'s, and keeps its state', function()
     ms.scope(function(own)
       local run = open(own, recipe.data(20))
       local teacher = own(ms.model.create(recipe.config, 2, { dtype = 'f32' }))
@@ -731,9 +731,10 @@ describe('a step', function()
         for i = 1, weight:count() do nan[i] = 0 / 0 end
         weight:write(nan)
       end
-      local result = run:validate { teacher = teacher, data = data, kd = { target = 'hidden' } }
-      assert.is_true(result.kl ~= result.kl)
-      assert.is_nil(run.state.validation)
+      local ok, message = pcall(run.validate, run, { teacher = teacher, data = data, kd = { target = 'hidden' } })
+      assert.is_false(ok)
+      assert.matches('the teacher %(made in memory%) gives hidden states that are not finite', message)
+      assert.is_true(run.state.validation.kl > 0)
       run:close()
     end)
   end)
