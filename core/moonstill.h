@@ -433,7 +433,8 @@ typedef struct ms_adamw_options {
 ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_optimizer **out);
 void ms_optimizer_free(ms_optimizer *opt);
 /* One update from the model's gradients, which are zeroed. *grad_norm is that before clipping. A
- * non-finite gradient makes no update (no decay, no moments): *skipped is 1. */
+ * non-finite gradient, or one whose norm is above 1e19 after clipping (its square is not finite in
+ * f32), makes no update (no decay, no moments): *skipped is 1. */
 ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped);
 int64_t ms_optimizer_steps(const ms_optimizer *opt); /* updates made */
 /* First and second moment of parameter i, f32 views; the caller frees them. */

@@ -703,4 +703,8 @@ return {
     new = 'state.total = run.state.total' },
   { name = 'fewer steps than asked go unsaid', file = 'lua/moonstill/departures.lua',
     specs = { 'departures' }, old = 'if total >= most then', new = 'if true then' },
+  { name = 'soundness: weights that are not finite are saved', file = 'lua/moonstill/run.lua',
+    specs = { 'run' }, old = 'soundness.check_weights(self)', new = '' },
+  { name = 'a gradient whose square is infinite', file = 'core/train/optimizer.c',
+    specs = { 'optimizer' }, old = 'norm * scale <= MAX_NORM', new = 'isfinite(norm)' },
 }

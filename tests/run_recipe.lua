@@ -67,7 +67,7 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f
   shift = 0, weightless = false }
 -- What disturbs some steps: no part of the run's settings.
 M.disturbances = { rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2,
-  nan_from = 0, nan_to = 0, wreck_at = 0, slow = 0 }
+  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0 }
 for key, value in pairs(M.disturbances) do M.schema[key] = value end
 
 ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
@@ -107,7 +107,7 @@ function M.main(cfg)
     end
     if step.number >= cfg.nan_from and step.number <= cfg.nan_to then M.poison(student) end
     step:update()
-    if step.number == cfg.wreck_at then M.wreck(student) end
+    if step.number == cfg.wreck_at then M.wreck(student, cfg.wreck_by) end
     if step:every(5) then run:validate { teacher = teacher, data = valid, kd = cfg.kd } end
     disturb(cfg, step)
   end
@@ -115,12 +115,12 @@ function M.main(cfg)
   run:finish()
 end
 
---- Makes the weights of one parameter a million times what they are, as a far too large step would.
-function M.wreck(student)
+--- Multiplies the weights of one parameter, as a far too large step would.
+function M.wreck(student, by)
   local _, weight, gradient = student:parameters()()
   local n = weight:count()
   local w = weight:read(ffi.new('float[?]', n))
-  for i = 0, n - 1 do w[i] = w[i] * 1e6 end
+  for i = 0, n - 1 do w[i] = w[i] * by end
   weight:write(w)
   gradient:free()
   weight:free()

@@ -115,6 +115,10 @@ static ms_status update(ms_optimizer *opt, double lr, double scale) {
   return MS_OK;
 }
 
+/* The largest norm whose square an f32 holds: a second moment that is infinite would stay so, and its
+ * weight would never move again. */
+#define MAX_NORM 1e19
+
 ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped) {
   ms_model *m = opt->model;
   double norm, clip = opt->options.clip;
@@ -122,14 +126,15 @@ ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int
   MS_TRY(opt->group->ops->all_reduce(opt->group, m->dev->stream, m->gradient_arena,
                                      (int64_t)opt->count, MS_GROUP_SUM));
   MS_TRY(gradient_norm(opt, &norm));
-  int finite = isfinite(norm) != 0;
-  if (finite) {
+  double scale = clip > 0 && norm > clip ? clip / norm : 1;
+  int fits = norm * scale <= MAX_NORM; /* false for NaN, too */
+  if (fits) {
     opt->steps++;
-    MS_TRY(update(opt, lr, clip > 0 && norm > clip ? clip / norm : 1));
+    MS_TRY(update(opt, lr, scale));
   }
   MS_TRY(ms_model_zero_gradients(m));
   *grad_norm = norm;
-  *skipped = !finite;
+  *skipped = !fits;
   return MS_OK;
 }
 

@@ -60,8 +60,8 @@ end
 --- Frees the moments now. A second call does nothing; any other use is an error.
 function methods:free() kind.free(self) end
 
---- One update from the model's gradients, which are zeroed. With a gradient that is not finite
---- nothing else happens.
+--- One update from the model's gradients, which are zeroed. With a gradient that is not finite, or
+--- whose norm is above 1e19 after clipping (its square is not finite), nothing else happens.
 --- @param lr number
 --- @return number norm of the gradient before clipping
 --- @return boolean skipped

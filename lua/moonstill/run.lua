@@ -235,6 +235,7 @@ function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.check
 function methods:checkpoint()
   local state = self.state
   if self.saved == state.step then return end
+  soundness.check_weights(self)
   self:hold()
   preflight.room(self)
   local all, unfit = checkpoints.encode(self)

@@ -57,6 +57,17 @@ function M.judge(run, step)
   state.far, state.ruined = far and state.far + 1 or 0, 0
 end
 
+-- Checkpoints that may be of ruined weights are put aside: the next start goes on from before.
+local function diverged(run, what)
+  local sound = run.state.sound
+  run:set_aside_after(sound)
+  run:close()
+  leave(1, ('run: %s: it has diverged, and no student is saved. %s. A smaller optim.lr, or '
+    .. 'optim.clip, may help'):format(what, sound > 0
+      and ('The next start goes on from step %d, the last that is sound'):format(sound)
+      or 'There is no checkpoint from before: the next start begins anew'))
+end
+
 --- Ends a run whose losses are ruined: at once when it is over, otherwise after `optim.max_skips`
 --- of them, or of steps that were skipped, in a row. Checkpoints that may be of ruined weights
 --- are put aside, so that the next start goes on from the last sound one.
@@ -66,14 +77,16 @@ function M.check(run, over)
   local state = run.state
   if state.ruined == 0 or not state.loss_level then return end
   if not over and math.max(state.ruined, state.skips) < run.max_skips then return end
-  run:set_aside_after(state.sound)
-  run:close()
-  leave(1, ('run: the loss is %s at step %d, and was about %.4g before step %d: it has diverged, '
-    .. 'and no student is saved. %s. A smaller optim.lr, or optim.clip, may help'):format(
+  diverged(run, ('the loss is %s at step %d, and was about %.4g before step %d'):format(
     state.loss and ('%.3g'):format(state.loss) or 'not finite', state.step, state.loss_level,
-    state.step - state.ruined + 1, state.sound > 0
-      and ('The next start goes on from step %d, the last that is sound'):format(state.sound)
-      or 'There is no checkpoint from before: the next start begins anew'))
+    state.step - state.ruined + 1))
+end
+
+--- Ends a run whose weights are not finite, as after an update that was far too large.
+--- @param run ms_run
+function M.check_weights(run)
+  local ok, why = pcall(run.student.check_finite, run.student)
+  if not ok then diverged(run, ('after step %d: %s'):format(run.state.step, tostring(why))) end
 end
 
 return M

@@ -144,6 +144,15 @@ describe('AdamW', function()
         assert.equal(1, optimizer:steps())
         for _, _, gradient in model:parameters() do assert.equal(0, content(gradient)[0]) end
       end
+      -- nor with one whose square is not, unless it is clipped
+      local plain = own(ms.optimizer.new(model, options(0)))
+      set_gradients(model, 1, 1e22)
+      local weights = bits(model, plain)
+      local norm, skipped = plain:step(1e-2)
+      assert.is_true(skipped and norm > 1e19 and norm < math.huge)
+      assert.equal(weights, bits(model, plain))
+      set_gradients(model, 1, 1e22)
+      assert.is_false(select(2, optimizer:step(0)))
       -- and goes on as if nothing had been
       set_gradients(model, 3)
       assert.is_false(select(2, optimizer:step(1e-2)))

@@ -414,6 +414,14 @@ describe('a run', function()
     assert.is_false(tools.exists(out .. '/finished.json'))
     local err = finished(1, 'output=' .. out, 'max_steps=4')
     assert.is_nil(err:find('resumed', 1, true), err)
+    -- the last step's weights, of which no loss tells
+    out = folder .. '/infinite-at-the-end'
+    for _ = 1, 2 do
+      stops('The next start goes on from step 16, the last that is sound', 'output=' .. out, 'wreck_at=20',
+        'wreck_by=1e40')
+      assert.is_false(tools.exists(out .. '/student/config.json'))
+      assert.is_false(tools.exists(out .. '/checkpoints/step-00000020/state.json'))
+    end
   end)
 
   it('is alone in its folder', function()
