@@ -283,7 +283,7 @@ return {
   { name = 'clipping does nothing', file = 'core/train/optimizer.c', specs = { 'optimizer' },
     old = 'clip > 0 && norm > clip ? clip / norm : 1', new = '1' },
   { name = 'gradients that are not finite are applied', file = 'core/train/optimizer.c',
-    specs = { 'optimizer' }, old = 'int finite = isfinite(norm) != 0;', new = 'int finite = 1;' },
+    specs = { 'optimizer' }, old = 'norm * scale <= MAX_NORM', new = '1' }, old = 'int finite = isfinite(norm) != 0;', new = 'int finite = 1;' },
   { name = 'gradients are not zeroed', file = 'core/train/optimizer.c', specs = { 'optimizer' },
     old = 'MS_TRY(ms_model_zero_gradients(m));', new = '' },
   { name = 'resume loses the second moment', file = 'core/train/checkpoint.c',
