@@ -116,6 +116,7 @@ ms_status ms_path_real(const char *path, char **text);
 int ms_path_writable(const char *path); /* 1: a file may be written, in a folder files made */
 /* Bytes that may still be written below a folder; -1 where the file system does not say. */
 int64_t ms_disk_free(const char *path);
+int64_t ms_file_limit(void); /* bytes that a file of this process may have; -1 for no limit */
 /* For a file that could not be read as what it should be: a sentence on what it is and what to do
  * ("is compressed with gzip: decompress it first, .."), to stand after its path; NULL when nothing
  * known is recognised. Pointer files, error pages, archives, other formats, encodings, downloads. */

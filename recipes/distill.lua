@@ -57,7 +57,11 @@ cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student, teacher)
 local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
 local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
 train:fits(student, teacher)
-if valid then valid:fits(student, teacher) end
+train:check_counts(cfg.kd.on)
+if valid then
+  valid:fits(student, teacher)
+  valid:check_counts 'response'
+end
 local how = { objective = cfg.kd.objective, temperature = cfg.kd.temperature, on = cfg.kd.on,
   target = cfg.kd.target, k = cfg.kd.k, tail = cfg.kd.tail, t_scale = cfg.kd.t_scale,
   beta = cfg.kd.beta, lambda = cfg.kd.lambda, alpha = cfg.kd.alpha,

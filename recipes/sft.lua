@@ -30,7 +30,11 @@ local student = ms.model.open(cfg.student, { train = true, dtype = cfg.dtype, de
 cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student)
 local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
 local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
-if valid then valid:fits(student) end
+train:check_counts(cfg.on)
+if valid then
+  valid:fits(student)
+  valid:check_counts 'response'
+end
 
 local run = ms.run.open(cfg, { student = student, data = train })
 local terms = { ms.ce(1, { on = cfg.on }) }

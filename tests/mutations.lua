@@ -707,4 +707,10 @@ return {
     specs = { 'run' }, old = 'soundness.check_weights(self)', new = '' },
   { name = 'a gradient whose square is infinite', file = 'core/train/optimizer.c',
     specs = { 'optimizer' }, old = 'norm * scale <= MAX_NORM', new = 'isfinite(norm)' },
+  { name = 'a last token counts', file = 'lua/moonstill/dataset.lua', specs = { 'dataset' },
+    old = 'for t = from, from + self.lengths[i] - 2 do', new = 'for t = from, from + self.lengths[i] - 1 do' },
+  { name = 'a sample of weight 0 counts', file = 'lua/moonstill/dataset.lua', specs = { 'dataset' },
+    old = 'if not (self.weight.p[i - 1] > 0) then return false end', new = '' },
+  { name = 'preflight: a limit of files', file = 'lua/moonstill/preflight.lua',
+    specs = { 'preflight' }, old = 'most >= bytes', new = 'true' },
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -216,6 +217,12 @@ int64_t ms_disk_free(const char *path) {
   struct statvfs info;
   if (statvfs(path, &info) || !info.f_blocks) return -1;
   return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
+}
+
+int64_t ms_file_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY) return -1;
+  return limit.rlim_cur > INT64_MAX ? INT64_MAX : (int64_t)limit.rlim_cur;
 }
 
 ms_status ms_dir_make(const char *path) {

@@ -239,6 +239,38 @@ function methods:fits(...)
   end
 end
 
+local function sample_counts(self, i, levels)
+  if not (self.weight.p[i - 1] > 0) then return false end
+  local from = tonumber(self.start.p[i - 1])
+  for t = from, from + self.lengths[i] - 2 do
+    if levels[self.level.p[t]] > 0 then return true end
+  end
+  return false
+end
+
+--- Whether any token counts for a term on these positions: a data set may have weights of 0 alone.
+--- @param on '"response"'|'"all"'
+--- @return boolean
+function methods:counts(on)
+  local levels = self.levels[on]
+  if not levels then
+    error(('dataset:counts: on = %s, not response or all'):format(tostring(on)), 2)
+  end
+  for i = 1, #self.lengths do
+    if sample_counts(self, i, levels) then return true end
+  end
+  return false
+end
+
+--- An error unless a token counts for a term on these positions.
+--- @param on '"response"'|'"all"'
+function methods:check_counts(on)
+  if self:counts(on) then return end
+  error(('%s: no token counts for on = "%s": all weights are 0 (those of samples, %s, and those of '
+    .. 'messages)'):format(table.concat(self.paths, ', '), on,
+    self.options.weight_key or 'which data.weight_key names'), 0)
+end
+
 local text_out = ffi.new 'char *[1]'
 
 local function hash_of(data, bytes)

@@ -1,4 +1,6 @@
 --- Where a run's plan departs from what was asked for: a line for each, said before its next step.
+local C = require 'moonstill.C'
+local json = require 'moonstill.json'
 local schedule = require 'moonstill.schedule'
 local settings = require 'moonstill.settings'
 
@@ -39,6 +41,20 @@ local function long_sample(run)
     return ('%s has %d tokens, more than batch.micro_tokens = %d: such samples are passes of their '
       .. 'own, and take their memory'):format(place, tokens, size.micro_tokens)
   end
+end
+
+-- That no token at all counts is an error, see preflight.
+local function only_prompts(run)
+  if not run.data.counts or run.data:counts 'response' then return nil end
+  return 'all weights of answers are 0: only terms with on = "all" learn'
+end
+
+-- Of data with a tokenizer, which belongs to the student.
+local function no_tokenizer(run)
+  if not run.data.chat then return nil end
+  local folder = run.carry or run.student:info().path
+  if folder ~= json.null and C.ms_path_kind(folder .. '/tokenizer.json') == 1 then return nil end
+  return 'no tokenizer goes along with the student: give run.open the folder of one as carry'
 end
 
 local function value_at(f, step, total)
@@ -88,7 +104,7 @@ local function no_checkpoint_kept(run)
 end
 
 local OF_RUN = { fewer_steps, other_part, other_total, large_micro_batch, long_sample,
-  rare_checkpoints, no_checkpoint_kept }
+  only_prompts, no_tokenizer, rare_checkpoints, no_checkpoint_kept }
 local OF_SCHEDULE = { long_warmup, long_decay }
 
 local function say_all(run, lines, ...)

@@ -90,11 +90,21 @@ local function checkpoint_bytes(run)
   return run.student:info().memory.weights + run.optimizer:bytes(run.student)
 end
 
+-- A shell's `ulimit -f`; the largest file is that of the optimiser's moments.
+local function file_size(run)
+  local most = tonumber(C.ms_file_limit())
+  local bytes = math.max(run.student:info().memory.weights, run.optimizer:bytes(run.student))
+  if most < 0 or most >= bytes then return end
+  error(('run: no file may be larger than %s here (ulimit -f), but a checkpoint has one of %s: '
+    .. 'raise the limit'):format(progress.bytes(most), progress.bytes(bytes)), 0)
+end
+
 --- An error when the disk has no room for the next checkpoint.
 function M.room(run) room(run, checkpoint_bytes(run), 'a checkpoint') end
 
 --- An error when a run that is not finished cannot come to its end: something stands where its
---- student goes, a folder cannot be written, the disk is full, or the student cannot read a sample.
+--- student goes, a folder cannot be written, the disk is full, files may not be large enough, the
+--- student cannot read a sample, or no sample has a weight.
 function M.check(run)
   check(C.ms_model_save_check(run.student_path), check.NOWHERE)
   for _, name in ipairs { '', '/checkpoints', '/student', '/metrics.jsonl' } do
@@ -105,7 +115,9 @@ function M.check(run)
   end
   room(run, checkpoint_bytes(run) + run.student:info().memory.weights,
     'a checkpoint and the student')
+  file_size(run)
   if run.data.fits then run.data:fits(run.student) end
+  if run.data.counts and not run.data:counts 'response' then run.data:check_counts 'all' end
 end
 
 return M

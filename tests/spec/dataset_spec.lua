@@ -551,6 +551,31 @@ describe('dataset: what a model must be able to take', function()
     assert.same({ 302, folder .. '/e5.txt' }, { data:largest_id() })
     assert.same({ 4, folder .. '/e5.txt' }, { data:longest() })
   end)
+  it('is a token that counts, of an answer or of anything', function()
+    local function counts(list, options, chat_)
+      local data = open(write('counts.jsonl', list), chat_ or plain, options)
+      return { data:counts 'response', data:counts 'all' }
+    end
+    local weighed = { weight_key = 'w' }
+    assert.same({ true, true }, counts { { prompt = 'a', answer = 'b' } })
+    assert.same({ false, false }, counts({ { prompt = 'a', answer = 'b', w = 0 } }, weighed))
+    assert.same({ true, true }, counts({ { prompt = 'a', answer = 'b', w = 0 }, { prompt = 'a', answer = 'b', w = 2 } },
+      weighed))
+    assert.same({ false, true }, counts({ { messages = { { role = 'user', content = 'a' },
+      { role = 'assistant', content = 'b', weight = 0 } } } }, nil, chat))
+    -- nothing follows a last token, which has the weights of none
+    local data = open(write('counts.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 } } }), plain)
+    data.level.p[0] = 2
+    data.levels.response[2], data.levels.all[2] = 0, 0
+    assert.same({ false, false }, { data:counts 'response', data:counts 'all' })
+    local ok, why = pcall(data.check_counts, data, 'all')
+    assert.is_false(ok)
+    assert.equal(folder .. '/counts.jsonl: no token counts for on = "all": all weights are 0 (those of samples, which '
+      .. 'data.weight_key names, and those of messages)', why)
+    ok, why = pcall(data.counts, data, 'some')
+    assert.is_false(ok)
+    assert.matches('dataset_spec.lua:%d+: dataset:counts: on = some, not response or all', why)
+  end)
 end)
 
 describe('dataset: batches', function()

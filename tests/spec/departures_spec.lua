@@ -1,6 +1,8 @@
 -- Where a run departs from what was asked: one line each, and none where it does not.
 local departures = require 'moonstill.departures'
+local json = require 'moonstill.json'
 local schedule = require 'moonstill.schedule'
+local tools = require 'tests.tools'
 
 -- The lines for a run of 20 steps in 2 epochs, but for what `changes` says.
 local function lines(changes)
@@ -73,6 +75,23 @@ describe('a run says', function()
     is_said('train.jsonl:7 has 501 tokens, more than batch.micro_tokens = 500: such samples are passes of their own, '
       .. 'and take their memory', with_sample(501))
     is_not_said(with_sample(500))
+  end)
+  it('that only prompts count, and that no tokenizer goes along', function()
+    local function counts(list)
+      return { data = { counts = function(_, on) return list[on] end } }
+    end
+    is_said('all weights of answers are 0: only terms with on = "all" learn', counts { response = false, all = true })
+    is_not_said(counts { response = true, all = true })
+    local function student(path) return { info = function() return { path = path } end } end
+    local line = 'no tokenizer goes along with the student: give run.open the folder of one as carry'
+    is_said(line, { data = { chat = {} }, student = student(json.null) })
+    is_said(line, { data = { chat = {} }, student = student 'tests/fixtures' })
+    is_said(line, { data = { chat = {} }, student = student(json.null), carry = 'tests/fixtures' })
+    is_not_said { student = student(json.null) } -- ids without a text
+    local folder = tools.folder()
+    tools.write(folder .. '/tokenizer.json', '{}')
+    is_not_said { data = { chat = {} }, student = student(folder) }
+    is_not_said { data = { chat = {} }, student = student(json.null), carry = folder }
   end)
   it('that a warm-up is as long as the run, of whatever schedule', function()
     -- the first of a linear schedule's 1 remaining step is its peak, of which step 20 of 20 has 20 / 21

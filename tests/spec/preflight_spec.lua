@@ -117,6 +117,31 @@ describe('a run refuses', function()
       { data = data, student = short })
     assert.is_false(tools.exists(folder .. '/ids/checkpoints/step-00000001/state.json'))
   end)
+  it('data of which nothing counts', function()
+    local smoke = ms.smoke.sft(folder .. '/weightless')
+    local rows = folder .. '/weightless/rows.jsonl'
+    local model = ms.model.open(smoke.student, { train = true })
+    local function try(lines)
+      tools.write(rows, lines)
+      local data = ms.dataset.open(rows, ms.chat.open(smoke.student), { quiet = true, weight_key = 'w' })
+      return open({ output = folder .. '/weightless/out' }, { data = data, student = model })
+    end
+    local ok, why = pcall(try, ('{"prompt": "a b", "answer": "c d", "w": 0}\n'):rep(3))
+    assert.is_false(ok)
+    assert.equal(rows .. ': no token counts for on = "all": all weights are 0 (those of samples, w, and those of '
+      .. 'messages)', why)
+    try('{"prompt": "a b", "answer": "c d", "w": 0}\n{"prompt": "a b", "answer": "c d", "w": 1}\n'):close()
+  end)
+  it('a limit of its files\' size', function()
+    local how = 'ulimit -f 10; LUA_PATH=%s luajit tests/run_recipe.lua output=%s/limit max_steps=1'
+    local status, _, err = tools.run(how:format(tools.quote(package.path), folder))
+    assert.equal(1, status)
+    -- 10 blocks of 512 bytes, or of 1024; 4560 parameters have two moments of 4 bytes
+    assert.truthy(err:find('no file may be larger than .* here %(ulimit %-f%), but a checkpoint has one of 36 KiB'),
+      err)
+    assert.is_nil(err:find('step 1', 1, true), err)
+    assert.equal(0, (tools.run((how:gsub('10', '1000')):format(tools.quote(package.path), folder))))
+  end)
   it('a disk without room, before it begins and before a checkpoint is written', function()
     local disk = tools.folder()
     if tools.run(('mount -t tmpfs -o size=64k none %s'):format(disk)) ~= 0 then

@@ -86,6 +86,20 @@ for _, name in ipairs(recipes) do
       end
     end)
 
+    it('says before its first step that nothing would be learnt, or measured', function()
+      local made = folder .. '/out/smoke/'
+      local mute = tools.write(folder .. '/mute.jsonl', '{"prompt": "1 + 2", "answer": "3", "w": 0}\n')
+      local loud = tools.write(folder .. '/loud.jsonl', '{"prompt": "1 + 2", "answer": "3", "w": 1}\n')
+      for _, case in ipairs { { mute, loud, mute }, { loud, mute, mute } } do
+        local status, _, why = run(folder, path, 'data.train=' .. case[1], 'data.valid=' .. case[2], 'output=mute',
+          'data.weight_key=w', 'student=' .. made .. 'student',
+          name == 'distill' and 'teacher=' .. made .. 'teacher/student' or 'seed=1')
+        assert.equal(1, status)
+        assert.truthy(why:find(('moonstill: %s: no token counts for on = "response"'):format(case[3]), 1, true), why)
+        assert.is_nil(why:find('step 1', 1, true), why)
+      end
+    end)
+
     if name == 'distill' then
       local made = folder .. '/out/smoke/'
 
