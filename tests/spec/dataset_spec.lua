@@ -552,8 +552,8 @@ describe('dataset: what a model must be able to take', function()
     assert.same({ 4, folder .. '/e5.txt' }, { data:longest() })
   end)
   it('is a token that counts, of an answer or of anything', function()
-    local function counts(list, options, chat_)
-      local data = open(write('counts.jsonl', list), chat_ or plain, options)
+    local function counts(list, options)
+      local data = open(write('counts.jsonl', list), plain, options)
       return { data:counts 'response', data:counts 'all' }
     end
     local weighed = { weight_key = 'w' }
@@ -561,18 +561,16 @@ describe('dataset: what a model must be able to take', function()
     assert.same({ false, false }, counts({ { prompt = 'a', answer = 'b', w = 0 } }, weighed))
     assert.same({ true, true }, counts({ { prompt = 'a', answer = 'b', w = 0 }, { prompt = 'a', answer = 'b', w = 2 } },
       weighed))
-    assert.same({ false, true }, counts({ { messages = { { role = 'user', content = 'a' },
-      { role = 'assistant', content = 'b', weight = 0 } } } }, nil, chat))
-    -- nothing follows a last token, which has the weights of none
     local data = open(write('counts.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 } } }), plain)
-    data.level.p[0] = 2
-    data.levels.response[2], data.levels.all[2] = 0, 0
+    data.levels.response[1] = 0
+    assert.same({ false, true }, { data:counts 'response', data:counts 'all' })
+    data.levels.all[1] = 0 -- nothing follows the last token, whose level is another
     assert.same({ false, false }, { data:counts 'response', data:counts 'all' })
     local ok, why = pcall(data.check_counts, data, 'all')
     assert.is_false(ok)
     assert.equal(folder .. '/counts.jsonl: no token counts for on = "all": all weights are 0 (those of samples, which '
       .. 'data.weight_key names, and those of messages)', why)
-    ok, why = pcall(data.counts, data, 'some')
+    ok, why = pcall(function() return (data:counts 'some') end)
     assert.is_false(ok)
     assert.matches('dataset_spec.lua:%d+: dataset:counts: on = some, not response or all', why)
   end)
