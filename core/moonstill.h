@@ -121,6 +121,9 @@ int64_t ms_file_limit(void); /* bytes that a file of this process may have; -1 f
  * ("is compressed with gzip: decompress it first, .."), to stand after its path; NULL when nothing
  * known is recognised. Pointer files, error pages, archives, other formats, encodings, downloads. */
 ms_status ms_file_guess(const char *path, char **text);
+/* Why there is nothing at a path, to stand after it: "no such WHAT", with what to do for an address, a
+ * name on a hub, a link to nothing, a download that has not ended. */
+ms_status ms_path_missing(const char *path, const char *what, char **text);
 /* Removes from a folder what processes that are gone left there of their writes, and nothing that is
  * not proven to be that: folders .moonstill-*, each with a marker that its process had locked. */
 void ms_dir_clean(const char *path);

@@ -72,16 +72,20 @@ static int guess_magic(file *f) {
   return 0;
 }
 
+#define CONVERT                                                                              \
+  "load it with transformers (AutoModelForCausalLM.from_pretrained) and save it again with " \
+  "save_pretrained, which writes .safetensors"
+
 /* A zip names its first file at byte 30: torch.save's is NAME/data.pkl, an office file's is known. */
 static int guess_pickle(file *f) {
   const char *name = (const char *)f->head + 30;
   if (f->have > 2 && f->head[0] == 0x80 && f->head[1] >= 2 && f->head[1] <= 5)
-    return SAY(f, "is a pickle, as torch.save wrote it: " MS_GUESS_CONVERT);
-  if (f->have < 34 || memcmp(f->head, "PK\3\4", 4)) return 0;
-  size_t n = f->head[26] + 256u * f->head[27];
-  if (n > f->have - 30) n = f->have - 30;
+    return SAY(f, "is a pickle, as torch.save wrote it: " CONVERT);
+  if (f->have < 4 || (memcmp(f->head, "PK\3\4", 4) && memcmp(f->head, "PK\5\6", 4))) return 0;
+  size_t n = f->have > 30 ? f->head[26] + 256u * f->head[27] : 0;
+  if (f->have > 30 && n > f->have - 30) n = f->have - 30;
   if (memmem(name, n, "/data.pkl", 9) || memmem(name, n, "/version", 8))
-    return SAY(f, "is a zip with a pickle in it, as torch.save writes it: " MS_GUESS_CONVERT);
+    return SAY(f, "is a zip with a pickle in it, as torch.save writes it: " CONVERT);
   if (memmem(name, n, "[Content_Types]", 15))
     return SAY(f, "is a file of an office program: save its rows as JSONL, its text as .txt");
   return SAY(f, "is a zip archive: unpack it first");
@@ -165,23 +169,6 @@ static int guess_encoding(file *f) {
 
 /* ---- by size and place ---- */
 
-/* Whether a name in the folder begins and ends so; the first in order is kept in `found`. */
-static int holds(const char *folder, const char *begin, const char *end, char found[256]) {
-  size_t n = strlen(begin), k = strlen(end);
-  DIR *dir = opendir(folder);
-  found[0] = 0;
-  if (!dir) return 0;
-  for (struct dirent *e; (e = readdir(dir));) {
-    size_t length = strlen(e->d_name);
-    if (length < n + k || length > 255 || strncmp(e->d_name, begin, n) ||
-        strcmp(e->d_name + length - k, end))
-      continue;
-    if (!*found || strcmp(e->d_name, found) < 0) strcpy(found, e->d_name);
-  }
-  closedir(dir);
-  return *found != 0;
-}
-
 /* The header's length, and the header. */
 static int guess_safetensors(file *f) {
   uint64_t length = 0;
@@ -191,12 +178,18 @@ static int guess_safetensors(file *f) {
   return SAY(f, "is a safetensors file, of weights, whose name should end in .safetensors");
 }
 
+/* The header's length, of eight bytes, has zeros in it: letters there are a text. */
 static int guess_text(file *f) {
   char line[81];
   size_t at = skip_space(f, 0);
-  if (!ends_with(f->path, ".safetensors") || at >= f->have || f->head[at] != '{') return 0;
+  if (!ends_with(f->path, ".safetensors") || at >= f->have) return 0;
+  int is_json = f->head[at] == '{' || f->head[at] == '[';
+  if (f->have < 8 && !is_json) return 0;
+  for (size_t i = 0; i < f->have; i++) /* no byte of UTF-8 is above 0xf4 */
+    if (f->head[i] > 0xf4 || (f->head[i] < ' ' && !memchr("\t\r\n", f->head[i], 3))) return 0;
   first_line(f, at, line);
-  return SAY(f, "is a JSON text and no safetensors: it begins with %s", line);
+  return SAY(f, "is a %s and no safetensors: it begins with %s", is_json ? "JSON text" : "text",
+             line);
 }
 
 static int guess_zeros(file *f) {
@@ -222,7 +215,7 @@ static int guess_download(file *f) {
   }
   snprintf(other, sizeof other, "%.*s/" CACHE, slash ? (int)(slash - f->path) : 1,
            slash ? f->path : ".");
-  if (!holds(other, base, ".incomplete", found)) return 0;
+  if (!ms_folder_holds(other, base, ".incomplete", found)) return 0;
   return SAY(f, "is not there, but " CACHE "/%s is: its download has not ended", found);
 }
 
@@ -281,14 +274,18 @@ ms_status ms_file_explain(const char *path, ms_status st) {
   return MS_FAIL(st, "%s: %s", path, f.said);
 }
 
-ms_status ms_folder_explain(const char *folder, const char *missing, const ms_clue *clues,
-                            ms_status st) {
-  char path[PATH_MAX], found[256];
-  file f = {.path = path};
-  snprintf(path, sizeof path, "%s/%s", folder, missing);
-  if (st != MS_EIO || guess(&f)) return st;
-  for (; clues->begin; clues++)
-    if (holds(folder, clues->begin, clues->end, found))
-      return MS_FAIL(MS_EIO, "%s: has no %s, but %s: %s", folder, missing, found, clues->means);
-  return st;
+int ms_folder_holds(const char *folder, const char *begin, const char *end, char found[256]) {
+  size_t n = strlen(begin), k = strlen(end);
+  DIR *dir = opendir(folder);
+  found[0] = 0;
+  if (!dir) return 0;
+  for (struct dirent *e; (e = readdir(dir));) {
+    size_t length = strlen(e->d_name);
+    if (length < n + k || length > 255 || strncmp(e->d_name, begin, n) ||
+        strcmp(e->d_name + length - k, end))
+      continue;
+    if (!*found || strcmp(e->d_name, found) < 0) strcpy(found, e->d_name);
+  }
+  closedir(dir);
+  return *found != 0;
 }

@@ -27,43 +27,6 @@ static void close_source(source *s) {
   ms_free(s->in);
 }
 
-/* ---- folders of other kinds ---- */
-
-#define GGUF "that is for llama.cpp; the model's original folder, with .safetensors, is needed"
-#define ADAPTER                                                                               \
-  "that is an adapter and no model; merge it into its base model first (merge_and_unload of " \
-  "PEFT, "                                                                                    \
-  "then save_pretrained)"
-
-/* What has no config.json, and .. */
-static const ms_clue no_config[] = {
-    {"adapter_config.json", "", ADAPTER},
-    {"", ".gguf", GGUF},
-    {"params.json", "",
-     "that is the layout of those who trained it; get the folder for transformers"},
-    {"model_index.json", "", "that is a pipeline of several models, and no language model"},
-    {"snapshots", "", "that is a download cache; the model is in a folder of its snapshots/"},
-    {"student", "", "that is a run's output; the model is in its student/"},
-    {"step-", "", "these are a run's checkpoints; each of them is a model"},
-    {"checkpoint-", "", "these are checkpoints; each of them is a model"},
-    {NULL, NULL, NULL}};
-
-/* .. what has no weights that are read. */
-static const ms_clue no_weights[] = {
-    {"pytorch_model", ".bin", "that is a pickle; " MS_GUESS_CONVERT},
-    {"pytorch_model", ".index.json", "its pickles are not read; " MS_GUESS_CONVERT},
-    {"consolidated", ".pth", "that is a pickle; get the folder for transformers"},
-    {"", ".pth", "that is a pickle; " MS_GUESS_CONVERT},
-    {"", ".pt", "that is a pickle; " MS_GUESS_CONVERT},
-    {"tf_model", ".h5", "that is TensorFlow's; " MS_GUESS_CONVERT},
-    {"flax_model", ".msgpack", "that is Flax's; " MS_GUESS_CONVERT},
-    {"adapter_model", "", ADAPTER},
-    {"model-0", ".safetensors",
-     "a model in several files needs model.safetensors.index.json, which names them all"},
-    {"", ".safetensors", "if these are all its weights, they should be called model.safetensors"},
-    {"", ".gguf", GGUF},
-    {NULL, NULL, NULL}};
-
 /* ---- files ---- */
 
 static ms_status add_file(source *s, const char *name) {
@@ -109,8 +72,8 @@ static ms_status add_shard(source *s, const char *index, const char *tensor, con
                    tensor);
   const ms_safetensors *f = file_named(s, name);
   if (!f) {
-    MS_TRY(check_there(s, index, name));
     if (s->files == MAX_SHARDS) return MS_FAIL(MS_EIO, "%s: more than %d files", index, MAX_SHARDS);
+    MS_TRY(check_there(s, index, name));
     MS_TRY(add_file(s, name));
     f = s->file[s->files - 1];
   }
@@ -165,10 +128,7 @@ static ms_status open_files(source *s) {
   else if (ms_path_kind(index))
     st = open_index(s, index);
   else
-    st = ms_folder_explain(
-        s->folder, one, no_weights,
-        ms_file_explain(path, MS_FAIL(MS_EIO, "%s: neither %s nor %s.index.json is there",
-                                      s->folder, one, one)));
+    st = ms_folder_lacks(s->folder, one);
 end:
   ms_text_free(path);
   ms_text_free(index);
@@ -291,12 +251,11 @@ static ms_status read_config(const char *folder, ms_config *config) {
   char *path;
   json_t *json;
   MS_TRY(ms_text_format(&path, "%s/config.json", folder));
-  ms_status st = ms_json_read(path, MS_CONFIG_MAX_BYTES, &json);
+  ms_status st = ms_path_kind(path) ? ms_json_read(path, MS_CONFIG_MAX_BYTES, &json)
+                                    : ms_folder_lacks(folder, "config.json");
   if (st == MS_OK) {
-    st = ms_config_read(path, json, config);
+    st = ms_folder_explain(folder, ms_config_read(path, json, config));
     json_decref(json);
-  } else {
-    st = ms_folder_explain(folder, "config.json", no_config, st);
   }
   ms_text_free(path);
   return st;
@@ -323,11 +282,6 @@ ms_status ms_model_open(ms_device *dev, const char *path, const ms_model_options
   *out = NULL;
   MS_REQUIRE(dev && path, "model: no device or no path");
   if (!options) options = &defaults;
-  int kind = ms_path_kind(path);
-  if (kind == 1)
-    return ms_file_explain(
-        path, MS_FAIL(MS_EIO, "%s: is a file: a model is the folder that holds it", path));
-  if (kind != 2) return MS_FAIL(MS_EIO, "%s: no such folder", path);
   MS_TRY(read_config(path, &config));
   MS_TRY_OR(end, ms_layout_new(dev, &config, options, &m));
   MS_TRY_OR(end, ms_text_copy(path, strlen(path), &m->path));

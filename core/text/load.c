@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/memory.h"
 #include "tokenizer.h"
@@ -515,9 +514,29 @@ static ms_status load_processor(ms_tokenizer *tok, const json_t *v, const char *
 
 /* ---- the file ---- */
 
+/* Valid JSON of another file: which one it is, by its keys. */
+static ms_status no_tokenizer(const ms_tokenizer *tok, const json_t *root) {
+  static const char *const others[][2] = {
+      {"model_type", "a model's config.json"},        {"weight_map", "an index of weights"},
+      {"tokenizer_class", "a tokenizer_config.json"}, {"chat_template", "a tokenizer_config.json"},
+      {"bos_token", "a special_tokens_map.json"},     {"eos_token_id", "a generation_config.json"},
+  };
+  const char *what = json_is_array(root) ? "a JSON array" : "no object of JSON";
+  if (json_is_object(root)) {
+    const char *first = json_object_iter_key(json_object_iter((json_t *)root));
+    what = first && json_is_integer(json_object_get(root, first)) ? "a vocab.json, without merges"
+                                                                  : "an object without 'model'";
+    for (size_t i = sizeof others / sizeof *others; i-- > 0;) /* the first in the table decides */
+      if (json_object_get(root, others[i][0])) what = others[i][1];
+  }
+  return MS_FAIL(MS_EIO,
+                 "%s: is no tokenizer but %s: get tokenizer.json from where the model came from",
+                 tok->path, what);
+}
+
 static ms_status load_parts(ms_tokenizer *tok, const json_t *root) {
   ms_steps none = {.count = 0};
-  if (!json_is_object(root)) return malformed(tok, "file", "not an object");
+  if (!json_object_get(root, "model")) return no_tokenizer(tok, root);
   MS_TRY(load_model(tok, json_object_get(root, "model")));
   MS_TRY(load_chain(tok, json_object_get(root, "normalizer"), "normalizer", "normalizers", 0,
                     load_normalizer, &tok->normalizer));
@@ -531,32 +550,10 @@ static ms_status load_parts(ms_tokenizer *tok, const json_t *root) {
                     load_processor, &none);
 }
 
-#define CONVERT                                                                       \
-  "load it with transformers (AutoTokenizer.from_pretrained) and save it again with " \
-  "save_pretrained, which writes tokenizer.json"
-
-/* Folders with a tokenizer of another kind. */
-static ms_status explain(const ms_tokenizer *tok, ms_status st) {
-  static const ms_clue clues[] = {{"", ".model", "that is SentencePiece's; " CONVERT},
-                                  {"vocab.json", "", "that is half of an older form; " CONVERT},
-                                  {"vocab.txt", "", "that is an older form; " CONVERT},
-                                  {"", ".tiktoken", "that is tiktoken's; " CONVERT},
-                                  {NULL, NULL, NULL}};
-  static const char name[] = "/tokenizer.json";
-  char folder[PATH_MAX];
-  size_t n = strlen(tok->path), k = sizeof name - 1;
-  if (ms_path_kind(tok->path) || n < k || n - k >= sizeof folder || strcmp(tok->path + n - k, name))
-    return st;
-  memcpy(folder, tok->path, n - k);
-  folder[n - k] = 0;
-  return ms_folder_explain(folder, name + 1, clues, st);
-}
-
 ms_status ms_tokenizer_load(ms_tokenizer *tok) {
   json_t *root;
-  ms_status st = ms_json_read(tok->path, MS_JSON_MAX_BYTES, &root);
-  if (st != MS_OK) return explain(tok, st);
-  st = load_parts(tok, root);
+  MS_TRY(ms_json_read(tok->path, MS_JSON_MAX_BYTES, &root));
+  ms_status st = load_parts(tok, root);
   json_decref(root);
   return st;
 }

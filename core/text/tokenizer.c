@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "../base/guess.h"
 #include "../base/memory.h"
 #include "utf8.h"
 
@@ -59,7 +60,8 @@ ms_status ms_tokenizer_open(const char *path, ms_tokenizer **out) {
   pthread_mutex_init(&tok->lock, NULL);
   ms_status st = ms_path_kind(path) == 2 ? ms_text_format(&tok->path, "%s/tokenizer.json", path)
                                          : ms_text_copy(path, strlen(path), &tok->path);
-  if (st == MS_OK) st = ms_tokenizer_load(tok);
+  if (st == MS_OK)
+    st = ms_path_kind(tok->path) ? ms_tokenizer_load(tok) : ms_folder_lacks(path, "tokenizer.json");
   if (st == MS_OK) {
     *out = tok;
   } else {

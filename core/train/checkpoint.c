@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "../base/file.h"
+#include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/log.h"
 #include "../base/memory.h"
@@ -409,6 +410,14 @@ end:
   return st;
 }
 
+static ms_status check_has_state(const char *path) {
+  char *state;
+  MS_TRY(ms_text_format(&state, "%s/" STATE, path));
+  ms_status st = ms_path_kind(state) ? MS_OK : ms_folder_lacks(path, STATE);
+  ms_text_free(state);
+  return st;
+}
+
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
   MS_REQUIRE(path && model && opt, "checkpoint: path, model or optimizer missing");
   json_t *all = NULL;
@@ -416,6 +425,7 @@ ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *op
   ms_status st;
   *state = NULL;
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
+  MS_TRY(check_has_state(path));
   MS_TRY(open_state(path, &all));
   MS_TRY_OR(end, ms_text_format(&weights, "%s/model.safetensors", path));
   MS_TRY_OR(end, ms_text_format(&moments, "%s/" OPTIMIZER, path));

@@ -57,7 +57,7 @@ end
 
 -- The folder of a model, which may be given as a path; nil when it has none.
 local function folder_of(x, level)
-  if type(x) == 'string' then return x end
+  if type(x) == 'string' then return check.path('chat', x, level + 1) end
   if not is_model(x) then
     error('chat: a model or a folder expected, got ' .. type(x), level + 1)
   end
@@ -407,7 +407,7 @@ local function find_folder(model, teachers)
     local folder = folder_of(teacher, 3)
     if has_tokenizer(folder) then return folder end
   end
-  error(('chat: no tokenizer.json in %s'):format(first or 'a model without a folder'), 0)
+  return first or error('chat: a model without a folder has no tokenizer', 0)
 end
 
 methods.__index = methods

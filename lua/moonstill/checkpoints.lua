@@ -161,6 +161,7 @@ end
 local function resume_from(run, path, named)
   local ok, state_text = pcall(run.optimizer.read, run.optimizer, path, run.student)
   if not ok then
+    if C.ms_path_kind(path .. '/state.json') == 0 then error(state_text, 0) end
     error(('%s; it may be of another student than this one: resume=false begins anew')
       :format(state_text), 0)
   end

@@ -33,15 +33,8 @@ end
 --- @param what? string what is missing; default "file"
 --- @return string
 function M.missing(path, what)
-  local none = 'no such ' .. (what or 'file')
-  if path:find '^%a[%w+.-]*://' then
-    return none .. ': nothing is downloaded here, fetch it first and give its path'
-  end
-  local guess = M.guess(path)
-  if guess then return guess end
-  local is_file = path:find '%.%a%w*$' -- "2.5" of a name is no ending
-  if is_file or not path:find '^%w[%w_.-]*/[%w_.-]+$' then return none end
-  return none .. '; if it is a name on a hub: nothing is downloaded here, fetch it first'
+  check(C.ms_path_missing(path, what or 'file', out))
+  return text_of(out[0])
 end
 
 return M

@@ -333,7 +333,8 @@ describe('chat: opening', function()
     local other = folder_with { added = { added(300, '<x>') } }
     ms.chat.open(one, { more, one }):free()
     refused('student and teacher: .*differ at id 300: "<x>" in .-, "<s>" in', ms.chat.open, one, { other })
-    refused('no tokenizer.json in', ms.chat.open, tools.folder())
+    refused('is an empty folder: tokenizer.json is needed', ms.chat.open, tools.folder())
+    refused('a model without a folder has no tokenizer', ms.chat.open, ms.model.create(require 'tests.folders'.tiny()))
     refused('a model or a folder expected, got number', ms.chat.open, 5)
   end)
 

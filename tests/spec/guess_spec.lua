@@ -39,6 +39,8 @@ local CASES = {
     'save_pretrained' },
   { 'an office file', 'PK\3\4' .. ('\0'):rep(22) .. '\19\0\0\0[Content_Types].xml', 'office' },
   { 'a zip', 'PK\3\4' .. ('\0'):rep(22) .. '\5\0\0\0a.txt', 'zip archive', 'unpack' },
+  { 'the beginning of a zip', 'PK\3\4\20\0\0\0', 'zip archive', 'unpack' },
+  { 'a zip of nothing', 'PK\5\6' .. ('\0'):rep(18), 'zip archive', 'unpack' },
   { 'GGUF', 'GGUF\3\0\0\0', 'GGUF', 'original folder' },
   { 'Parquet', 'PAR1\21\4', 'Parquet', 'JSONL' },
   { 'a SentencePiece model', '\n\14\n\5<unk>\21\0\0\0\0\24\2', 'SentencePiece', 'tokenizer.json' },
@@ -114,6 +116,10 @@ describe('what a reader met in the place of a model\'s file', function()
       refuses(folders.folder(folders.tiny(), case[2], place), 'model.safetensors: is ', case[3])
     end
     refuses(folders.folder(folders.tiny(), '{"a": [1, 2]}', place), 'is a JSON text', '{"a": [1, 2]}')
+    refuses(folders.folder(folders.tiny(), '[{"prompt": "a"}]\n', place), 'is a JSON text', '[{"prompt": "a"}]')
+    refuses(folders.folder(folders.tiny(), '{"prompt": "a"}\n{"prompt": "b"}\n', place), 'is a JSON text',
+      'begins with {"prompt": "a"}')
+    refuses(folders.folder(folders.tiny(), 'Once upon a time\n', place), 'is a text and no safetensors', 'Once upon')
     refuses(folders.folder(folders.tiny(), file:sub(1, 500), place), 'cut off inside its header')
     refuses(folders.folder(folders.tiny(), file:sub(1, -2), place), 'cut off inside tensor',
       'model.norm.weight', #file - 1 .. ' bytes', 'header makes it ' .. #file, 'download')
@@ -138,78 +144,5 @@ describe('what a reader met in the place of a model\'s file', function()
     local json = require 'moonstill.json'
     local path = folders.folder('\239\187\191' .. json.encode(folders.tiny()), folders.tiny_tensors(), place)
     assert(folders.open(path))
-  end)
-end)
-
-describe('a folder of another kind', function()
-  -- A folder with files of these names; those of `folders` are folders.
-  local function folder_of(names, kinds)
-    local path = tools.folder()
-    for _, name in ipairs(names) do tools.write(path .. '/' .. name, '{}') end
-    for _, name in ipairs(kinds or {}) do check(C.ms_dir_make(path .. '/' .. name)) end
-    return path
-  end
-  local json = require 'moonstill.json'
-
-  it('that has no config.json is known by what it has', function()
-    for _, case in ipairs {
-      { { 'adapter_config.json', 'adapter_model.safetensors' }, 'adapter_config.json', 'merge' },
-      { { 'model-q4.gguf' }, 'model-q4.gguf', 'llama.cpp' },
-      { { 'params.json', 'consolidated.00.pth' }, 'params.json', 'transformers' },
-      { { 'model_index.json' }, 'model_index.json', 'pipeline' },
-      { {}, 'snapshots', 'download cache', folders = { 'snapshots', 'blobs', 'refs' } },
-      { { 'metrics.jsonl' }, 'student', 'student/', folders = { 'student', 'checkpoints' } },
-      { {}, 'checkpoint-500', 'checkpoints', folders = { 'checkpoint-500' } } } do
-      local path = folder_of(case[1], case.folders)
-      refuses(path, path .. ': has no config.json, but ' .. case[2], case[3])
-    end
-    refuses(folder_of { 'README.md' }, 'config.json: cannot open')
-    local path = folder_of { 'config.json.part', 'x.gguf' } -- the file's own place says more
-    refuses(path, 'config.json.part is: its download has not ended')
-  end)
-
-  it('that has no weights is known by what it has', function()
-    for _, case in ipairs {
-      { { 'pytorch_model.bin' }, 'save_pretrained' },
-      { { 'pytorch_model-00001-of-00002.bin', 'pytorch_model.bin.index.json' }, 'save_pretrained' },
-      { { 'consolidated.00.pth' }, 'pickle' }, { { 'model.pt' }, 'pickle' }, { { 'tf_model.h5' }, 'TensorFlow' },
-      { { 'flax_model.msgpack' }, 'Flax' }, { { 'adapter_model.safetensors' }, 'adapter' },
-      { { 'model-00001-of-00002.safetensors' }, 'model.safetensors.index.json' },
-      { { 'weights.safetensors' }, 'should be called model.safetensors' },
-      { { 'model-f16.gguf' }, 'llama.cpp' } } do
-      local path = folder_of(case[1])
-      tools.write(path .. '/config.json', json.encode(folders.tiny()))
-      refuses(path, path .. ': has no model.safetensors, but ' .. case[1][1], case[2])
-    end
-    local path = folders.folder(folders.tiny())
-    refuses(path, 'neither model.safetensors')
-    tools.write(path .. '/model.safetensors.incomplete', 'x')
-    refuses(path, 'model.safetensors.incomplete is: its download has not ended')
-  end)
-
-  it('that lacks a file of its index says which', function()
-    local path = folders.folder(folders.tiny())
-    tools.write(path .. '/model.safetensors.index.json', json.encode { weight_map = {
-      ['model.norm.weight'] = 'model-00001-of-00001.safetensors' }, metadata = { total_size = 1e300 } })
-    refuses(path, 'index.json: names model-00001-of-00001.safetensors, which is not beside it', 'download')
-    tools.write(path .. '/model-00001-of-00001.safetensors.part', 'x')
-    refuses(path, 'model-00001-of-00001.safetensors: is not there, but', '.part is: its download')
-  end)
-
-  it('that is a file is said to be one', function()
-    local path = folders.folder(folders.tiny(), folders.tiny_tensors())
-    refuses(path .. '/model.safetensors', 'is a file: a model is the folder that holds it')
-    refuses(tools.write(place .. '/x.gguf', 'GGUF\3\0\0\0'), 'is a GGUF file')
-  end)
-
-  it('with another tokenizer says how to make the one that is read', function()
-    local tokenizer = ffi.new 'ms_tokenizer *[1]'
-    for _, name in ipairs { 'tokenizer.model', 'spiece.model', 'vocab.json', 'qwen.tiktoken' } do
-      local path = folder_of { name }
-      assert.are.equal(C.MS_EIO, C.ms_tokenizer_open(path, tokenizer))
-      local message = ffi.string(C.ms_last_error())
-      assert(message:find(path .. ': has no tokenizer.json, but ' .. name, 1, true)
-        and message:find('AutoTokenizer', 1, true), message)
-    end
   end)
 end)

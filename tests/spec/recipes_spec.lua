@@ -76,8 +76,8 @@ for _, name in ipairs(recipes) do
       local bad = tools.write(folder .. '/bad.jsonl', '{"turns": 1}\n')
       for _, case in ipairs { { 'data.train=' .. bad, bad .. ':1: no known columns' },
         { 'data.messages_key=turns', bad .. ':1: messages are no list' },
-        { 'student=' .. folder, name == 'distill' and folder .. '/config.json: cannot open'
-          or 'chat: no tokenizer.json in ' .. folder } } do
+        { 'student=' .. folder,
+          folder .. ': has no ' .. (name == 'distill' and 'config.json' or 'tokenizer.json') } } do
         local status, _, why = run(folder, path, 'data.train=' .. bad, 'output=bad',
           'student=' .. made .. 'student', name == 'distill' and 'teacher=' .. made .. 'teacher/student' or 'seed=1',
           case[1])

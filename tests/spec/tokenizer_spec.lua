@@ -687,7 +687,7 @@ describe('tokenizer: calls', function()
     local path = write(byte_level())
     ms.tokenizer.open(path):free()
     ms.tokenizer.open(folder):free()
-    refused('cannot open', ms.tokenizer.open, folder .. '/nothing.json')
+    refused('no such file', ms.tokenizer.open, folder .. '/nothing.json')
     local file = byte_level { merges = { { 'a', 'b' } } }
     for _, case in ipairs {
       { function(f) f.model.merges = { 'a b c' } end, 'model.merges%[0%]: not two tokens' },
