@@ -163,7 +163,9 @@ local function take_row(self, row, where)
   end
   self.said = true
   local weight, given = rows.weight(row, key)
-  add_row(self, rows.sample(row, form), weight)
+  local sample = rows.sample(row, form)
+  add_row(self, sample, weight)
+  if not sample.ended then self.report.open = self.report.open + 1 end
   if key and not given then self.report.unweighted = self.report.unweighted + 1 end
 end
 

@@ -16,15 +16,16 @@ local GROUPS = {
   -- Tools that could be called, and calls of them: OpenAI, TRL, LLaMA-Factory, ms-swift.
   { at = IN_CHATS, 'tools', 'functions', 'tool_choice', 'parallel_tool_calls', 'tool_calls',
     'function_call' },
-  -- Who speaks, which call is answered, what is said instead of the content: OpenAI.
-  { at = { 'message' }, 'name', 'tool_call_id', 'refusal' },
+  -- Who speaks, which call is answered, what is said instead of the content: OpenAI. To whom and
+  -- where: gpt-oss.
+  { at = { 'message' }, 'name', 'tool_call_id', 'refusal', 'recipient', 'channel' },
   -- What was thought before the answer: DeepSeek, vLLM, OpenRouter, gpt-oss.
   { at = IN_CHATS, 'reasoning', 'reasoning_content', 'reasoning_details', 'thinking', 'thoughts',
     'thought' },
   -- What goes before a row's messages or its prompt: Alpaca, LLaMA-Factory, ms-swift, RAG.
   { at = { 'pair', 'messages' }, 'system', 'system_prompt', 'history', 'documents' },
-  -- What a question or an instruction is about, beside columns that do not say so: Dolly, SQuAD.
-  { at = { 'pair' }, 'input', 'context' },
+  -- What is to be done and what it is about, beside columns that do not say so: Dolly, SQuAD.
+  { at = { 'pair' }, 'instruction', 'input', 'context' },
   -- Images and sounds that the text speaks of.
   { at = IN_ALL, 'image', 'images', 'video', 'videos', 'audio', 'audios', 'objects' },
   -- Answers to compare: DPO, and KTO, whose label says whether the answer is a good one.

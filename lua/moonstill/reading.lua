@@ -14,6 +14,7 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 --- @field reasons { reason: string, count: integer }[] all of them by reason, the most frequent
 ---   first; a reason's numbers are those of its first row
 --- @field unweighted integer rows without the column of weights
+--- @field open integer rows whose answer was cut off (`ended` is false)
 --- @field fields { what: string, name: string, count: integer, ignored: boolean }[] columns and
 ---   fields of messages that were not used
 local methods = {}
@@ -22,7 +23,7 @@ methods.__index = methods
 --- @return ms_reading
 function M.new()
   return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0,
-    errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
+    open = 0, errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
 end
 
 -- Messages that differ in numbers and in what a parser stood before are of one reason.
@@ -118,6 +119,10 @@ function methods:lines(options)
   if self.unweighted > 0 then
     lines[#lines + 1] = ('%s without "%s" (weight_key), whose weight is 1'):format(
       M.counted(self.unweighted, 'row'), options.weight_key)
+  end
+  if self.open > 0 then
+    lines[#lines + 1] = ('%s with "ended": false, of which no end is learnt'):format(
+      M.counted(self.open, 'row'))
   end
   add_skipped(lines, self)
   return lines

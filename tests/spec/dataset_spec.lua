@@ -214,7 +214,7 @@ describe('dataset: columns and fields that nothing reads', function()
     'loss_mask', 'completion_mask', 'assistant_masks', 'input_ids', 'labels', 'attention_mask', 'weights' }
   local IN_MESSAGES = { 'tool_calls', 'function_call', 'tool_call_id', 'name', 'refusal', 'reasoning',
     'reasoning_content', 'thinking', 'thoughts', 'train', 'training', 'train_detail', 'loss', 'loss_weight',
-    'loss_scale', 'mask', 'tools', 'images', 'audio' }
+    'loss_scale', 'mask', 'tools', 'images', 'audio', 'recipient', 'channel' }
   local VALUES = { 'text', 0, true, json.array { 1 }, { a = 1 } }
 
   it('are an error where they change what is learnt, with file, line and the way on', function()
@@ -251,6 +251,9 @@ describe('dataset: columns and fields that nothing reads', function()
       { 'history', { instruction = 'a', input = 'b', output = 'c', history = { { 'd', 'e' } } } } } do
       refused('form.jsonl:1: what is learnt depends on "' .. case[1] .. '", which', fine, case[2])
     end
+    -- the first row has no instruction, so nothing would read those of the others
+    local alpaca = { { instruction = json.null, input = 'a', output = 'b' }, { instruction = 'x', input = 'a', output = 'b' } }
+    refused('form.jsonl:2: what is learnt depends on "instruction", which', open, write('form.jsonl', alpaca), plain)
     open(write('form.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 }, answer = 'x', system = 's' } }), plain)
     refused('depends on "rejected"', open,
       write('form.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 }, rejected = 'x' } }), plain)
