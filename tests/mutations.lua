@@ -420,6 +420,8 @@ return {
     new = '  add_ids(ids, from, n, 1)\n  add_id(eos, 1)' },
   { name = 'the end of a cut turn is learnt', file = 'lua/moonstill/chat.lua',
     specs = { 'chat', 'answers' }, old = '  if open then return end\n', new = '' },
+  { name = 'turns end twice where answers spell it', file = 'lua/moonstill/chat.lua', specs = samples,
+    old = 'return (ends.without(chat.tokenizer, chat.stop, content))', new = 'return content' },
   { name = 'ids get a BOS', file = 'lua/moonstill/chat.lua', specs = { 'chat', 'answers' },
     old = '    length = 0\n    add_exact', new = '    add_exact' },
   { name = 'ids beyond the tokenizer are taken', file = 'lua/moonstill/chat.lua',

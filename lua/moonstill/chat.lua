@@ -17,7 +17,8 @@
 --- the role, a newline, the content, <|im_end|>, a newline (which nobody has to learn). Without
 --- those there are no conversations, and a prompt and its answer are plain text. What the
 --- tokenizer puts before a text (BOS) comes once, and so does the end of a text or an answer, also
---- where the text spells them. Other special tokens spelled in contents are letters.
+--- where the text spells them. Other special tokens spelled in contents are letters, which
+--- `ms.dataset` says.
 ---
 --- A sample with `ended = false` is an answer that was cut off: no end is written or learnt.
 --- `prompt_ids` and `answer_ids` are taken as they are: nothing comes before, between or behind.
@@ -47,6 +48,7 @@ for _, role in ipairs(ROLES) do is_role[role] = true end
 --- @field bos integer[] what the tokenizer puts before a text
 --- @field eos integer[] ids that end a text, the first of which is written
 --- @field stop integer[] ids at which a generated answer ends
+--- @field marks string[] how the special tokens of turns, beginnings and ends are spelled
 local methods = {}
 
 -- files ------------------------------------------------------------------------------------------
@@ -77,6 +79,7 @@ local room = 0
 -- Weights of token t itself: label[t] where answers are learnt, share[t] where everything is.
 local token, label, share, length
 local turn -- the share of what is added now
+local spelled -- the first special token that a text spells, whose letters are learnt instead
 
 local function reserve(n)
   if length + n <= room then return end
@@ -101,7 +104,7 @@ local function add_list(list, weight)
 end
 
 local function begin(chat)
-  length, turn = 0, 1
+  length, turn, spelled = 0, 1, nil
   add_list(chat.bos, 0)
 end
 
@@ -110,6 +113,12 @@ local function add_ids(ids, from, to, weight)
   ffi.copy(token + length, ids + from, 4 * (to - from))
   for i = length, length + to - from - 1 do label[i], share[i] = weight, turn end
   length = length + to - from
+end
+
+local function note_spelled(chat, text)
+  for _, mark in ipairs(chat.marks) do
+    if not spelled and text:find(mark, 1, true) then spelled = mark end
+  end
 end
 
 local function starts_with(ids, n, head, head_n)
@@ -180,6 +189,7 @@ local function add_turn(chat, role, content, weight, open)
   local tok, head = chat.tokenizer, role .. '\n'
   local learnt = role == 'assistant' and weight or 0
   turn = weight
+  note_spelled(chat, content)
   add_id(chat.start_id, 0)
   if role == 'assistant' then
     local ids, n = tok:encode(head, PLAIN)
@@ -196,8 +206,13 @@ local function add_turn(chat, role, content, weight, open)
   add_ids(chat.newline, 0, chat.newline_count, 0)
 end
 
+-- An answer without the end that it spells: its turn has one.
+local function answer_of(chat, content)
+  return (ends.without(chat.tokenizer, chat.stop, content))
+end
+
 -- A message's role, content and weight.
-local function read_message(message, where)
+local function read_message(chat, message, where)
   if type(message) ~= 'table' then error(where .. ': no role', 0) end
   local role = message.role
   if type(role) ~= 'string' or role == '' then
@@ -214,9 +229,9 @@ local function read_message(message, where)
       table.concat(unread, '", "')), 0)
   end
   local content, weight = content_of(message, where), weight_of(message.weight, where)
-  if role == 'assistant' and weight > 0 and content == '' then
-    error(where .. ': empty answer', 0)
-  end
+  if role ~= 'assistant' then return role, content, weight end
+  content = answer_of(chat, content)
+  if weight > 0 and content == '' then error(where .. ': empty answer', 0) end
   return role, content, weight
 end
 
@@ -228,7 +243,7 @@ local function add_messages(chat, messages, open)
   if not json.is_array(messages) then error('messages are no list', 0) end
   if #messages == 0 then error('messages are an empty list', 0) end
   for i, message in ipairs(messages) do
-    local role, content, weight = read_message(message, 'message ' .. i)
+    local role, content, weight = read_message(chat, message, 'message ' .. i)
     local last = open and i == #messages
     if last and role ~= 'assistant' then
       error('ended is false, and the last message is no answer', 0)
@@ -253,6 +268,7 @@ end
 local function add_pair(chat, prompt, answer, open)
   if type(prompt) ~= 'string' then error('the prompt is not text', 0) end
   if type(answer) ~= 'string' then error('the answer is not text', 0) end
+  if chat.markup == 'chatml' then answer = answer_of(chat, answer) end
   if answer == '' then error('empty answer', 0) end
   if chat.markup == 'chatml' then
     add_turn(chat, 'user', prompt, 1)
@@ -260,6 +276,7 @@ local function add_pair(chat, prompt, answer, open)
   end
   local rest, eos = bare(chat, answer)
   prompt = ends.behind(chat.tokenizer, chat.bos, prompt)
+  note_spelled(chat, prompt .. rest)
   local ids, n = chat.tokenizer:encode(prompt, PLAIN)
   add_ids(ids, 0, n, 0)
   local from
@@ -272,6 +289,7 @@ local function add_text(chat, text, open)
   if type(text) ~= 'string' then error('the text is not text', 0) end
   if text == '' then error('empty text', 0) end
   local rest, eos = bare(chat, ends.behind(chat.tokenizer, chat.bos, text))
+  note_spelled(chat, rest)
   local ids, n = chat.tokenizer:encode(rest, PLAIN)
   add_ids(ids, 0, n, 1)
   if not open then add_id(eos, 1) end
@@ -307,7 +325,7 @@ local function finish(messages)
     any = any or label[t + 1] > 0
   end
   if not any then error('no token is supervised' .. why_nothing(messages), 0) end
-  return ids, length, weights, all
+  return ids, length, weights, all, spelled
 end
 
 --- A sample's ids and the weights of its predicting positions: where answers are learnt, and where
@@ -319,6 +337,7 @@ end
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
 --- @return ffi.cdata* all float[n]
+--- @return string? spelled a special token that a text spells and that is learnt as letters
 function methods:encode(sample)
   if type(sample) ~= 'table' then error('chat: a sample is a table', 2) end
   local open = sample.ended == false
@@ -400,6 +419,15 @@ local function compare(chat, others)
   end
 end
 
+-- Spellings that no text has by chance.
+local function marks_of(tok, ...)
+  local list = {}
+  for _, id in ipairs(ends.union(tok:size(), ...)) do
+    if tok:is_special(id) then list[#list + 1] = tok:token(id) end
+  end
+  return list
+end
+
 local function find_folder(model, teachers)
   local first = folder_of(model, 3)
   if has_tokenizer(first) then return first end
@@ -434,6 +462,7 @@ function M.open(model, teachers)
   chat.newline, chat.newline_count = tok:encode '\n'
   chat.bos, chat.eos = ends.bos(tok), ends.of_text(folder, tok)
   chat.stop = ends.of_answer(chat.eos, tok)
+  chat.marks = marks_of(tok, chat.start_id, chat.stop, chat.bos)
   compare(chat, teachers)
   return chat
 end

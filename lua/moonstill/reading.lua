@@ -15,6 +15,7 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 ---   first; a reason's numbers are those of its first row
 --- @field unweighted integer rows without the column of weights
 --- @field open integer rows whose answer was cut off (`ended` is false)
+--- @field spelled { count: integer, first?: string } rows with special tokens spelled in their texts
 --- @field fields { what: string, name: string, count: integer, ignored: boolean }[] columns and
 ---   fields of messages that were not used
 local methods = {}
@@ -23,7 +24,7 @@ methods.__index = methods
 --- @return ms_reading
 function M.new()
   return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0,
-    open = 0, errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
+    open = 0, spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
 end
 
 -- Messages that differ in numbers and in what a parser stood before are of one reason.
@@ -48,6 +49,13 @@ function methods:skip(place, message)
   if #self.errors < FIRST then self.errors[#self.errors + 1] = place .. ': ' .. message end
   local entry = find_reason(self, message)
   entry.count = entry.count + 1
+end
+
+--- Counts a row that spells a special token.
+--- @param token string
+function methods:spell(token)
+  local spelled = self.spelled
+  spelled.count, spelled.first = spelled.count + 1, spelled.first or token
 end
 
 --- Ends the reading.
@@ -119,6 +127,10 @@ function methods:lines(options)
   if self.unweighted > 0 then
     lines[#lines + 1] = ('%s without "%s" (weight_key), whose weight is 1'):format(
       M.counted(self.unweighted, 'row'), options.weight_key)
+  end
+  if self.spelled.count > 0 then
+    lines[#lines + 1] = ('%s with special tokens spelled in text, such as "%s": those are read as '
+      .. 'letters'):format(M.counted(self.spelled.count, 'row'), self.spelled.first)
   end
   if self.open > 0 then
     lines[#lines + 1] = ('%s with "ended": false, of which no end is learnt'):format(

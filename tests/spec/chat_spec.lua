@@ -109,6 +109,35 @@ describe('chat: ChatML', function()
     end
   end)
 
+  it('puts the end of a turn once, where the answer spells it or the end of a text', function()
+    local chat = chatml()
+    local want = '<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a][<|im_end|>]\n'
+    for _, last in ipairs { '<|im_end|>', '<|endoftext|>' } do
+      assert.equal(want, mask(chat, { messages = { user 'q', assistant('a' .. last) } }))
+      assert.equal(want, mask(chat, { prompt = 'q', answer = 'a' .. last }))
+      refused('message 2: empty answer', chat.encode, chat, { messages = { user 'q', assistant(last) } })
+      refused('empty answer', chat.encode, chat, { prompt = 'q', answer = last })
+    end
+    -- what is not at the end of an answer is text
+    assert.matches('user\nq<|im_end|><|im_end|>\n', (mask(chat, { prompt = 'q<|im_end|>', answer = 'a' })))
+    assert.matches('%[a%]%[<%]%[|%]', (mask(chat, { prompt = 'q', answer = 'a<|im_end|>\n' })))
+  end)
+
+  it('says which special token is spelled in a text', function()
+    local chat = chatml()
+    local function says(sample) return (select(5, chat:encode(sample))) end
+    assert.is_nil(says { messages = { user 'q', assistant 'a<|im_end|>' } })
+    assert.is_nil(says { text = 'a<|endoftext|>' })
+    assert.equal('<|im_end|>', says { messages = { user 'q<|im_end|>', assistant 'a' } })
+    assert.equal('<|im_start|>', says { messages = { user 'q', assistant 'a<|im_start|>' } })
+    assert.equal('<|im_start|>', says { text = '<|im_start|>user\nq<|im_end|>\n' })
+    assert.equal('<|endoftext|>', says { text = 'a<|endoftext|>b' })
+    assert.is_nil(says { messages = { user 'q', assistant 'a' } })
+    chat = plain()
+    assert.is_nil(says { prompt = 'a', answer = 'b</s>' })
+    assert.equal('</s>', says { prompt = 'a', answer = 'b</s>c' })
+  end)
+
   it('puts BOS once, where the tokenizer adds one [double BOS]', function()
     local post = { added = TURNS,
       post_processor = small.template({ '<|endoftext|>', 'A' }, { ['<|endoftext|>'] = 302 }) }

@@ -207,6 +207,13 @@ describe('dataset: columns and fields that nothing reads', function()
       { what = 'message', name = 'time', count = 5, ignored = false } }, open(path, chat).report.fields)
   end)
 
+  it('are followed by how many rows spell special tokens', function()
+    local row = { text = '<|im_start|>user\nq<|im_end|>\n' }
+    local path = write('spelled.jsonl', { row, { text = 'a' }, row, { text = 'b<|endoftext|>' } })
+    assert.matches('text in "text"\ndataset: 2 rows with special tokens spelled in text, such as "<|im_start|>": those '
+      .. 'are read as letters\n', said(path, folder, '{}'))
+  end)
+
   -- What people's files have, by where it comes from.
   local IN_ROWS = { 'tools', 'functions', 'tool_choice', 'parallel_tool_calls', 'system', 'system_prompt', 'history',
     'documents', 'images', 'image', 'videos', 'audios', 'chosen', 'rejected', 'rejected_response', 'chat_template',
