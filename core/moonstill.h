@@ -246,6 +246,8 @@ int32_t ms_tokenizer_id(const ms_tokenizer *tok, const char *token, int64_t byte
 /* The spelling of an id in tokenizer.json; NULL when unused. Lives as long as the tokenizer. */
 const char *ms_tokenizer_token(const ms_tokenizer *tok, int32_t id, int64_t *bytes);
 int ms_tokenizer_is_special(const ms_tokenizer *tok, int32_t id);
+/* Whether it is one of added_tokens, special or not. */
+int ms_tokenizer_is_added(const ms_tokenizer *tok, int32_t id);
 /* MS_OK when both map every id below the smaller size alike; otherwise the error names the first
  * difference. */
 ms_status ms_tokenizer_same(const ms_tokenizer *a, const ms_tokenizer *b);

@@ -422,6 +422,8 @@ return {
     specs = { 'chat', 'answers' }, old = '  if open then return end\n', new = '' },
   { name = 'turns end twice where answers spell it', file = 'lua/moonstill/chat.lua', specs = samples,
     old = 'return (ends.without(chat.tokenizer, chat.stop, content))', new = 'return content' },
+  { name = 'text that a file calls padding is left out', file = 'lua/moonstill/ends.lua',
+    specs = { 'ends' }, old = 'set[id] = not is_text(tok, id) or nil', new = 'set[id] = true' },
   { name = 'ids get a BOS', file = 'lua/moonstill/chat.lua', specs = { 'chat', 'answers' },
     old = '    length = 0\n    add_exact', new = '    add_exact' },
   { name = 'ids beyond the tokenizer are taken', file = 'lua/moonstill/chat.lua',

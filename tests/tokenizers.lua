@@ -26,7 +26,8 @@ function M.added(id, content, flags)
 end
 
 --- A byte-level tokenizer: ids are the bytes, then one for each of `merges`; `added` tokens bring
---- their own. The other keys take the place of a part of the file.
+--- their own, and `vocab` tokens that no merge makes. The other keys take the place of a part of the
+--- file.
 function M.byte_level(change)
   local vocab, spec = {}, change or {}
   for b = 0, 255 do vocab[byte_char[b]] = b end
@@ -35,6 +36,7 @@ function M.byte_level(change)
     vocab[pair[1] .. pair[2]] = next_id
     next_id = next_id + 1
   end
+  for token, id in pairs(spec.vocab or {}) do vocab[token] = id end
   return {
     version = '1.0', truncation = null, padding = null,
     added_tokens = json.array(spec.added), normalizer = spec.normalizer or null,

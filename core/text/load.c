@@ -425,13 +425,13 @@ static ms_status register_added(ms_tokenizer *tok, const json_t *text, const cha
   if (there != id)
     return MS_FAIL(MS_EIO, "%s: %s: \"%.80s\" has id %d here and %d in the vocabulary", tok->path,
                    where, p, id, there);
-  size_t have = tok->special.size, want = (size_t)tok->vocab.size;
+  size_t have = tok->kind.size, want = (size_t)tok->vocab.size;
   if (want > have) {
-    MS_TRY(ms_buf_reserve(&tok->special, want - have));
-    memset(tok->special.data + have, 0, want - have);
-    tok->special.size = want;
+    MS_TRY(ms_buf_reserve(&tok->kind, want - have));
+    memset(tok->kind.data + have, 0, want - have);
+    tok->kind.size = want;
   }
-  if (special) tok->special.data[id] = 1;
+  tok->kind.data[id] |= special ? MS_TOKEN_ADDED | MS_TOKEN_SPECIAL : MS_TOKEN_ADDED;
   return MS_OK;
 }
 

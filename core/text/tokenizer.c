@@ -29,7 +29,7 @@ static void destroy(ms_tokenizer *tok) {
   }
   pthread_mutex_destroy(&tok->lock);
   ms_vocab_free(&tok->vocab);
-  ms_buf_free(&tok->special);
+  ms_buf_free(&tok->kind);
   ms_bpe_free(&tok->bpe);
   ms_added_free(&tok->added[0]);
   ms_added_free(&tok->added[1]);
@@ -193,8 +193,16 @@ const char *ms_tokenizer_token(const ms_tokenizer *tok, int32_t id, int64_t *byt
   return text;
 }
 
+static int has_kind(const ms_tokenizer *tok, int32_t id, int kind) {
+  return id >= 0 && (size_t)id < tok->kind.size && (tok->kind.data[id] & kind) != 0;
+}
+
 int ms_tokenizer_is_special(const ms_tokenizer *tok, int32_t id) {
-  return id >= 0 && (size_t)id < tok->special.size && tok->special.data[id];
+  return has_kind(tok, id, MS_TOKEN_SPECIAL);
+}
+
+int ms_tokenizer_is_added(const ms_tokenizer *tok, int32_t id) {
+  return has_kind(tok, id, MS_TOKEN_ADDED);
 }
 
 static const char *spelling(const ms_tokenizer *tok, int32_t id, size_t *bytes) {

@@ -21,10 +21,12 @@ typedef struct ms_worker {
   ms_buf normal, spare, raw, cooked, ids; /* raw, cooked: stretches before and after normalizing */
 } ms_worker;
 
+enum { MS_TOKEN_ADDED = 1, MS_TOKEN_SPECIAL = 2 };
+
 struct ms_tokenizer {
   char *path;     /* of tokenizer.json, for errors */
   ms_vocab vocab; /* every token, added ones included */
-  ms_buf special; /* a byte for each id: 1 for special tokens */
+  ms_buf kind;    /* a byte for each id, up to the last added token: those flags */
   ms_bpe bpe;
   ms_added added[2]; /* looked for in the raw text, and in the normalized text */
   ms_steps normalizer, pretokenizer, decoder;

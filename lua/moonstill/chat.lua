@@ -79,7 +79,7 @@ local room = 0
 -- Weights of token t itself: label[t] where answers are learnt, share[t] where everything is.
 local token, label, share, length
 local turn -- the share of what is added now
-local spelled -- the first special token that a text spells, whose letters are learnt instead
+local as_letters -- the first special token that a text spells, whose letters are learnt instead
 
 local function reserve(n)
   if length + n <= room then return end
@@ -104,7 +104,7 @@ local function add_list(list, weight)
 end
 
 local function begin(chat)
-  length, turn, spelled = 0, 1, nil
+  length, turn, as_letters = 0, 1, nil
   add_list(chat.bos, 0)
 end
 
@@ -117,7 +117,7 @@ end
 
 local function note_spelled(chat, text)
   for _, mark in ipairs(chat.marks) do
-    if not spelled and text:find(mark, 1, true) then spelled = mark end
+    if not as_letters and text:find(mark, 1, true) then as_letters = mark end
   end
 end
 
@@ -325,7 +325,7 @@ local function finish(messages)
     any = any or label[t + 1] > 0
   end
   if not any then error('no token is supervised' .. why_nothing(messages), 0) end
-  return ids, length, weights, all, spelled
+  return ids, length, weights, all, as_letters
 end
 
 --- A sample's ids and the weights of its predicting positions: where answers are learnt, and where
@@ -337,7 +337,7 @@ end
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
 --- @return ffi.cdata* all float[n]
---- @return string? spelled a special token that a text spells and that is learnt as letters
+--- @return string? as_letters a special token that a text spells and that is read as letters
 function methods:encode(sample)
   if type(sample) ~= 'table' then error('chat: a sample is a table', 2) end
   local open = sample.ended == false

@@ -130,8 +130,8 @@ end
 
 local function add_row(self, sample, weight)
   local o, report = self.options, self.report
-  local ids, n, weights, all, spelled = self.chat:encode(sample)
-  if spelled then report:spell(spelled) end
+  local ids, n, weights, all, as_letters = self.chat:encode(sample)
+  if as_letters then report:spell(as_letters) end
   check_products(weights, n, weight)
   check_products(all, n, weight)
   if sample.text then return add_blocks(self, ids, n, weights, all, weight) end

@@ -115,8 +115,16 @@ function M.of_model(folder, config, rows)
   return list
 end
 
+-- Whether an id stands for text: ordinary text gives it.
+local function is_text(tok, id)
+  if tok:is_added(id) then return false end
+  local ids = tok:ids(tok:decode { id }, { parse = false })
+  return #ids == 1 and ids[1] == id
+end
+
 --- Ids that are no text, whether tokenizer.json calls them special or not: all that the files of a
---- folder name as a token of some role (its BOS, padding and so on).
+--- folder name as a token of some role (its BOS, padding and so on). An id of ordinary text is none
+--- of them: files name such ones by mistake, as a 0 for padding where 0 is "!".
 --- @param folder? string
 --- @param tok ms_tokenizer
 --- @return table<integer, true>
@@ -130,6 +138,7 @@ function M.roles(folder, tok)
   for key, value in sorted.pairs(all[3]) do
     if tostring(key):find '_token$' then add(list, set, named(value, tok), tok:size()) end
   end
+  for _, id in ipairs(list) do set[id] = not is_text(tok, id) or nil end
   return set
 end
 

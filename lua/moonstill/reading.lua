@@ -15,7 +15,7 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 ---   first; a reason's numbers are those of its first row
 --- @field unweighted integer rows without the column of weights
 --- @field open integer rows whose answer was cut off (`ended` is false)
---- @field spelled { count: integer, first?: string } rows with special tokens spelled in their texts
+--- @field spelled { count: integer, first?: string } rows that spell special tokens in their texts
 --- @field fields { what: string, name: string, count: integer, ignored: boolean }[] columns and
 ---   fields of messages that were not used
 local methods = {}
@@ -23,8 +23,8 @@ methods.__index = methods
 
 --- @return ms_reading
 function M.new()
-  return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0,
-    open = 0, spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
+  return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0, open = 0,
+    spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
 end
 
 -- Messages that differ in numbers and in what a parser stood before are of one reason.

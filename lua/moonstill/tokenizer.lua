@@ -143,6 +143,14 @@ function methods:is_special(id)
   return C.ms_tokenizer_is_special(pointer(self, 2), id) ~= 0
 end
 
+--- Whether an id is one of tokenizer.json's added tokens, special or not.
+--- @param id integer
+--- @return boolean
+function methods:is_added(id)
+  check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
+  return C.ms_tokenizer_is_added(pointer(self, 2), id) ~= 0
+end
+
 --- The largest id + 1, added tokens included.
 --- @return integer
 function methods:size() return C.ms_tokenizer_size(pointer(self, 2)) end

@@ -259,8 +259,9 @@ describe('dataset: columns and fields that nothing reads', function()
       refused('form.jsonl:1: what is learnt depends on "' .. case[1] .. '", which', fine, case[2])
     end
     -- the first row has no instruction, so nothing would read those of the others
-    local alpaca = { { instruction = json.null, input = 'a', output = 'b' }, { instruction = 'x', input = 'a', output = 'b' } }
-    refused('form.jsonl:2: what is learnt depends on "instruction", which', open, write('form.jsonl', alpaca), plain)
+    local function alpaca(instruction) return { instruction = instruction, input = 'a', output = 'b' } end
+    refused('form.jsonl:2: what is learnt depends on "instruction", which', open,
+      write('form.jsonl', { alpaca(json.null), alpaca 'c' }), plain)
     open(write('form.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 }, answer = 'x', system = 's' } }), plain)
     refused('depends on "rejected"', open,
       write('form.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 }, rejected = 'x' } }), plain)

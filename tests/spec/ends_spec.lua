@@ -293,9 +293,9 @@ describe('BOS', function()
 end)
 
 describe('text that comes out', function()
-  local function says(what, options, tokens, files)
+  local function says(what, options, tokens, files, change)
     files = files or { [CONFIG] = { eos_token_id = 301 } }
-    local folder = folder_with({ what }, tokens or PLAIN, files)
+    local folder = folder_with({ what }, tokens or PLAIN, files, change)
     local model, tok = ms.model.open(folder), ms.tokenizer.open(folder)
     local parts = {}
     for piece in ms.generate.pieces(model, tok, 'a', options) do parts[#parts + 1] = piece end
@@ -318,6 +318,14 @@ describe('text that comes out', function()
     assert.equal('bc', (says({ 97, 300, 98, 302, 99, 301 }, nil, tokens, { [CONFIG] =
       { eos_token_id = 301, bos_token_id = 300 }, [SETTINGS] = { pad_token = '<pad>' } })))
     assert.equal('<s>b<pad>c', (says({ 97, 300, 98, 302, 99, 301 }, nil, tokens)))
+  end)
+
+  it('holds what ordinary text gives, whatever the files call it', function()
+    -- a file of another tokenizer: 98 is the letter b here
+    assert.equal('bc', (says({ 97, 98, 99, 301 }, nil, nil, { [CONFIG] = { eos_token_id = 301, pad_token_id = 98 } })))
+    -- in the vocabulary and not among the added tokens, but no text gives it
+    local files = { [CONFIG] = { eos_token_id = 301, bos_token_id = 256 } }
+    assert.equal('bc', (says({ 97, 98, 256, 99, 301 }, nil, nil, files, { vocab = { ['<b>'] = 256 } })))
   end)
 
   it('holds them where that is asked for', function()

@@ -338,6 +338,9 @@ describe('tokenizer: added tokens', function()
     assert.equal('<s>x[301]', spelled(tok, '<s>x<t>', { parse = false }))
     assert.is_true(tok:is_special(300))
     assert.is_false(tok:is_special(301))
+    for id, added_there in pairs { [300] = true, [301] = true, [299] = false, [302] = false, [-1] = false } do
+      assert.equal(added_there, tok:is_added(id))
+    end
     tok:free()
   end)
 
