@@ -1,9 +1,6 @@
 /* json.c - JSON by jansson, with limits and messages that say where. */
 #include "json.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,73 +57,7 @@ int ms_json_starved(void) {
   return starved;
 }
 
-/* ---- numbers beyond their types ----
- *
- * What nobody reads shall not refuse a file, so numbers of any size are taken: jansson's types hold
- * those that are written here in the place of others. Where one is read, it is found out of bounds. */
-
-/* An integer of 17 digits and an exponent, which read back as x. */
-static void spell(double x, char spelt[32]) {
-  char text[40], digits[18];
-  int n = 0;
-  snprintf(text, sizeof text, "%.16e", fabs(x));
-  const char *e = strchr(text, 'e');
-  for (const char *p = text; p < e && n < 17; p++) /* but for the point, whatever it looks like */
-    if (isdigit((unsigned char)*p)) digits[n++] = *p;
-  digits[n] = 0;
-  snprintf(spelt, 32, "%s%se%d", x < 0 ? "-" : "", digits, atoi(e + 1) - 16);
-}
-
-/* Writes a number anew in its place, if it must be: an integer beyond 64 bits as a real, what is
- * beyond doubles as 1e308. Both are no longer than it was, so that positions in errors stay. */
-static void tame_number(char *p, size_t n, locale_t c) {
-  char after = p[n], spelt[32];
-  size_t sign = *p == '-';
-  p[n] = 0;
-  errno = 0;
-  if (strspn(p + sign, "0123456789") == n - sign) strtoll(p, NULL, 10);
-  int beyond = errno == ERANGE;
-  double x = strtod_l(p, NULL, c);
-  p[n] = after;
-  if (isinf(x))
-    snprintf(spelt, sizeof spelt, "%s1e308", sign ? "-" : "");
-  else if (beyond)
-    spell(x, spelt);
-  else
-    return;
-  memset(p, ' ', n);
-  memcpy(p, spelt, strlen(spelt));
-}
-
-/* A copy of a text with all such numbers written anew; freed with ms_free. */
-static ms_status tame_numbers(const char *name, const char *text, size_t bytes, char **out) {
-  void *copy;
-  int quoted = 0;
-  MS_TRY(ms_alloc(bytes + 1, name, &copy));
-  *out = memcpy(copy, text, bytes);
-  locale_t c = newlocale(LC_ALL_MASK, "C", NULL);
-  if (!c) {
-    ms_free(copy);
-    return MS_FAIL(MS_ENOMEM, "%s: no memory for a locale", name);
-  }
-  for (char *p = *out, *end = p + bytes; p < end; p++) {
-    size_t n = quoted ? 0 : strspn(p, "+-.eE0123456789");
-    if (*p == '"') quoted = !quoted;
-    if (quoted && *p == '\\') p++;
-    if (!n || (*p != '-' && !isdigit((unsigned char)*p))) continue;
-    tame_number(p, n, c);
-    p += n - 1;
-  }
-  freelocale(c);
-  return MS_OK;
-}
-
 /* ---- reading ---- */
-
-static json_t *load(const char *text, size_t bytes, size_t most, json_error_t *e) {
-  begin(most);
-  return json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
-}
 
 /* What the values of a text may take: members of an object take 42 bytes for each that is read,
  * numbers 28; only empty objects take more. */
@@ -136,6 +67,80 @@ static size_t most_memory(size_t bytes) {
   return most < all ? most : all;
 }
 
+/* The finite x above 2^63 as 17 digits and an exponent, which give the same x again. The point, which
+ * is not the same everywhere, is left out. */
+static void print_real(double x, char out[32]) {
+  char text[40];
+  snprintf(text, sizeof text, "%.16e", x);
+  const char *e = strchr(text, 'e');
+  snprintf(out, 32, "%c%.16se%d", text[0], e - 16, atoi(e + 1) - 16);
+}
+
+/* A literal that jansson finds too big becomes one that it reads: of an integer the nearest double, as
+ * a real; of what is beyond doubles too, 1e308 with its sign. There is room: the integer has 19 digits
+ * at least, the other 5 characters ("1e309"). Blanks are for the rest. */
+static void tame_number(char *literal, size_t n) {
+  json_error_t e;
+  char number[32] = "1e308";
+  json_t *value = json_loadb(literal, n, JSON_DECODE_ANY, &e);
+  int big = !value && json_error_code(&e) == json_error_numeric_overflow;
+  json_decref(value);
+  if (!big) return;
+  value = json_loadb(literal, n, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &e);
+  if (value) print_real(fabs(json_real_value(value)), number);
+  json_decref(value);
+  size_t sign = *literal == '-';
+  memset(literal + sign, ' ', n - sign);
+  memcpy(literal + sign, number, strlen(number));
+}
+
+/* The bytes of the number at p, as the grammar has it: what follows is the parser's to judge. */
+static size_t number_bytes(const char *p) {
+  static const char digits[] = "0123456789";
+  size_t n = *p == '-';
+  n += strspn(p + n, digits);
+  if (p[n] == '.') n += 1 + strspn(p + n + 1, digits);
+  if (p[n] != 'e' && p[n] != 'E') return n;
+  n += 1 + (p[n + 1] == '+' || p[n + 1] == '-');
+  return n + strspn(p + n, digits);
+}
+
+/* All of them that stand outside of strings, in a text with 0 behind it. Every byte stays in its
+ * place. */
+static void tame_numbers(char *text, size_t bytes) {
+  int inside = 0;
+  for (size_t i = 0, n; i < bytes; i += n) {
+    n = 1;
+    if (inside && text[i] == '\\') n = 2;
+    if (text[i] == '"') inside = !inside;
+    if (inside || (text[i] != '-' && (text[i] < '0' || text[i] > '9'))) continue;
+    n = number_bytes(text + i);
+    if (n > 18 || memchr(text + i, 'e', n) || memchr(text + i, 'E', n)) tame_number(text + i, n);
+  }
+}
+
+enum { FLAGS = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL };
+
+/* jansson's reader, but that a number may have any size: whether it can be used is for those to say
+ * who read it. */
+static json_t *load(const char *text, size_t bytes, size_t most, json_error_t *e) {
+  begin(most);
+  json_t *value = json_loadb(text, bytes, FLAGS, e);
+  if (value || json_error_code(e) != json_error_numeric_overflow) return value;
+  begin(0);
+  char *copy = take(bytes + 1);
+  if (!copy) return NULL;
+  memcpy(copy, text, bytes);
+  copy[bytes] = 0;
+  tame_numbers(copy, bytes);
+  if (!now.starved) {
+    begin(most);
+    value = json_loadb(copy, bytes, FLAGS, e);
+  }
+  give(copy);
+  return value;
+}
+
 ms_status ms_json_parse(const char *name, const char *text, size_t bytes, json_t **out) {
   json_error_t e;
   *out = NULL;
@@ -143,12 +148,6 @@ ms_status ms_json_parse(const char *name, const char *text, size_t bytes, json_t
     return MS_FAIL(MS_EIO, "%s: %zu bytes of JSON, limit %d", name, bytes, MS_JSON_MAX_BYTES);
   size_t most = most_memory(bytes);
   json_t *value = load(text, bytes, most, &e);
-  if (!value && !now.starved && json_error_code(&e) == json_error_numeric_overflow) {
-    char *tame;
-    MS_TRY(tame_numbers(name, text, bytes, &tame));
-    value = load(tame, bytes, most, &e);
-    ms_free(tame);
-  }
   int over = now.over;
   /* A text can come out shorter, and no error: jansson's reader of words does not look. */
   if (ms_json_starved()) {
@@ -208,6 +207,16 @@ static ms_status dump(const json_t *value, size_t flags, char **out) {
   }
   *out = p;
   return MS_OK;
+}
+
+const char *ms_json_show(const json_t *value, char *buffer, size_t room) {
+  char *text;
+  if (ms_json_text(value, 0, &text) != MS_OK) return "?";
+  size_t n = strlen(text) < room ? strlen(text) : room - 4;
+  memcpy(buffer, text, n);
+  strcpy(buffer + n, n < strlen(text) ? "..." : "");
+  ms_text_free(text);
+  return buffer;
 }
 
 /* Numbers with 15 digits where that reads back as the same values ("1e-6"), else with 17. */

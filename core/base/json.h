@@ -25,6 +25,8 @@ ms_status ms_json_copy(const char *name, const json_t *value, json_t **out); /* 
 /* 1 when jansson was refused memory on this thread since the last call of anything here. Some of its
  * functions leave something out then, or fail as they do for a wrong value. */
 int ms_json_starved(void);
+/* A value as a message shows it, cut to the room of the buffer; returns it. */
+const char *ms_json_show(const json_t *value, char *buffer, size_t room);
 /* Compact text, keys in order of insertion, to be freed with ms_text_free. */
 ms_status ms_json_text(const json_t *value, int indent, char **out);
 

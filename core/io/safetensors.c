@@ -47,11 +47,13 @@ static ms_status read_shape(const char *path, ms_stored *t, const json_t *shape,
   t->rank = (int)json_array_size(shape);
   t->count = 1;
   int64_t bytes;
+  char text[80];
   for (int i = 0; i < t->rank; i++) {
     const json_t *n = json_array_get(shape, (size_t)i);
     t->shape[i] = json_is_integer(n) ? json_integer_value(n) : -1;
     if (t->shape[i] < 0)
-      return MS_FAIL(MS_EIO, "%s: tensor '%s': shape[%d] is no count", path, t->name, i);
+      return MS_FAIL(MS_EIO, "%s: tensor '%s': shape[%d] is %s, no count", path, t->name, i,
+                     ms_json_show(n, text, sizeof text));
     if (__builtin_mul_overflow(t->count, t->shape[i], &t->count))
       return MS_FAIL(MS_EIO, "%s: tensor '%s': shape too large", path, t->name);
   }
@@ -66,6 +68,7 @@ static ms_status read_entry(const char *path, const char *name, const json_t *en
                             size_t end, ms_stored *t) {
   const char *type = json_string_value(json_object_get(entry, "dtype"));
   const json_t *range = json_object_get(entry, "data_offsets");
+  char text[80];
   t->name = name;
   if (!json_is_object(entry) || !type || json_object_size(entry) != 3)
     return MS_FAIL(MS_EIO, "%s: tensor '%s': not {dtype, shape, data_offsets}", path, name);
@@ -76,7 +79,8 @@ static ms_status read_entry(const char *path, const char *name, const json_t *en
   MS_TRY(read_shape(path, t, json_object_get(entry, "shape"), types[k].bytes));
   const json_t *a = json_array_get(range, 0), *b = json_array_get(range, 1);
   if (json_array_size(range) != 2 || !json_is_integer(a) || !json_is_integer(b))
-    return MS_FAIL(MS_EIO, "%s: tensor '%s': data_offsets is no pair of integers", path, name);
+    return MS_FAIL(MS_EIO, "%s: tensor '%s': data_offsets is %s, no pair of integers", path, name,
+                   range ? ms_json_show(range, text, sizeof text) : "missing");
   int64_t from = json_integer_value(a), to = json_integer_value(b), room = (int64_t)(end - start);
   if (from < 0 || to < from || to > room)
     return MS_FAIL(MS_EIO,

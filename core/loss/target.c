@@ -221,6 +221,9 @@ ms_status ms_target_logits(const ms_target_options *options, int64_t rows, const
   MS_TRY(check_options(options, rows, 0));
   MS_REQUIRE(options->kind == MS_TARGET_LOGITS, "target: logits for a %s target",
              kinds[options->kind]);
+  for (int64_t i = 0; i < rows * options->vocab; i++)
+    MS_REQUIRE(!isnan(logits[i]), "target: the logit of id %lld in row %lld is NaN",
+               (long long)(i % options->vocab), (long long)(i / options->vocab));
   ms_head_weights head = {.vocab = options->vocab, .scale = 1};
   MS_TRY(new_target(NULL, options, rows, &head, out));
   if (rows) memcpy((*out)->logits, logits, (*out)->bytes);

@@ -61,27 +61,16 @@ static int listed(const char *words, const char *key) {
   return 0;
 }
 
-/* A value as a message shows it, cut short. */
-static const char *show(const json_t *value, char *buffer, size_t room) {
-  char *text;
-  if (ms_json_text(value, 0, &text) != MS_OK) return "?";
-  size_t n = strlen(text) < room ? strlen(text) : room - 4;
-  memcpy(buffer, text, n);
-  strcpy(buffer + n, n < strlen(text) ? "..." : "");
-  ms_text_free(text);
-  return buffer;
-}
-
 static ms_status wrong(const reader *r, const char *key, const char *want) {
   char text[80];
   return MS_FAIL(MS_EIO, "%s: '%s' is %s, expected %s", r->name, key,
-                 show(json_object_get(r->json, key), text, sizeof text), want);
+                 ms_json_show(json_object_get(r->json, key), text, sizeof text), want);
 }
 
 static ms_status unsupported(const reader *r, const char *key, const char *why) {
   char text[80];
   return MS_FAIL(MS_EUNSUPPORTED, "%s: '%s' is %s: %s", r->name, key,
-                 show(json_object_get(r->json, key), text, sizeof text), why);
+                 ms_json_show(json_object_get(r->json, key), text, sizeof text), why);
 }
 
 /* ---- single values ---- */
@@ -155,7 +144,7 @@ static ms_status find_family(reader *r) {
   r->family = ms_family_find(json_string_value(type));
   if (!r->family)
     return MS_FAIL(MS_EUNSUPPORTED, "%s: 'model_type' is %s; there is %s", r->name,
-                   show(type, text, sizeof text), ms_family_names());
+                   ms_json_show(type, text, sizeof text), ms_family_names());
   return MS_OK;
 }
 
@@ -316,7 +305,7 @@ static ms_status merge(const reader *r, json_t *rope, const char *key, json_t *v
               json_number_value(old) == json_number_value(value));
   if (!same)
     return MS_FAIL(MS_EIO, "%s: '%s' is given twice for rope, as %s and as %s", r->name, key,
-                   show(old, a, sizeof a), show(value, b, sizeof b));
+                   ms_json_show(old, a, sizeof a), ms_json_show(value, b, sizeof b));
   if (json_object_set(rope, key, value))
     return MS_FAIL(MS_ENOMEM, "%s: no memory for rope settings", r->name);
   return MS_OK;
@@ -374,7 +363,7 @@ static ms_status check_rope_keys(const reader *r, const json_t *rope, const scal
   json_object_foreach((json_t *)rope, key, value) {
     if (listed(known[s->type], key) || json_is_false(value)) continue;
     return MS_FAIL(MS_EUNSUPPORTED, "%s: rope setting '%s' is %s: not known for this rope_type",
-                   r->name, key, show(value, text, sizeof text));
+                   r->name, key, ms_json_show(value, text, sizeof text));
   }
   return MS_OK;
 }

@@ -63,11 +63,12 @@ static ms_status load_vocab(ms_tokenizer *tok, const json_t *vocab) {
     const char *text = json_object_iter_key(it);
     size_t bytes = json_object_iter_key_len(it);
     const json_t *v = json_object_iter_value(it);
+    char shown[80];
     int what;
     json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
     if (id < 0 || id >= MS_VOCAB_MOST)
-      return MS_FAIL(MS_EIO, "%s: model.vocab: id of \"%.80s\" is not an integer in 0..%d",
-                     tok->path, text, MS_VOCAB_MOST - 1);
+      return MS_FAIL(MS_EIO, "%s: model.vocab: id of \"%.80s\" is %s, not an integer in 0..%d",
+                     tok->path, text, ms_json_show(v, shown, sizeof shown), MS_VOCAB_MOST - 1);
     MS_TRY(ms_vocab_add(&tok->bpe.vocab, text, bytes, (int32_t)id, &what));
     if (what != MS_VOCAB_ADDED)
       return MS_FAIL(MS_EIO, "%s: model.vocab: \"%.80s\" has id %d, which another token has",
@@ -342,6 +343,7 @@ static ms_status load_pretokenizer(ms_tokenizer *tok, const json_t *v, const cha
 
 static ms_status load_strip(ms_tokenizer *tok, const json_t *v, const char *where, ms_steps *out) {
   const json_t *text, *start = json_object_get(v, "start"), *stop = json_object_get(v, "stop");
+  char a[40], b[40];
   ms_step *s;
   int n;
   MS_TRY(get_text(tok, v, where, "content", &text));
@@ -352,7 +354,9 @@ static ms_status load_strip(ms_tokenizer *tok, const json_t *v, const char *wher
   if (!json_is_integer(start) || !json_is_integer(stop) || json_integer_value(start) < 0 ||
       json_integer_value(stop) < 0 || json_integer_value(start) > INT_MAX ||
       json_integer_value(stop) > INT_MAX)
-    return malformed(tok, where, "\"start\" and \"stop\" are not counts");
+    return MS_FAIL(MS_EIO, "%s: %s: \"start\" and \"stop\" are %s and %s, not counts", tok->path,
+                   where, start ? ms_json_show(start, a, sizeof a) : "missing",
+                   stop ? ms_json_show(stop, b, sizeof b) : "missing");
   MS_TRY(new_step(tok, where, out, MS_STEP_DECODE_STRIP, &s));
   s->strip = ms_utf8_get(c, &n);
   s->strip_start = (int32_t)json_integer_value(start);
@@ -439,14 +443,15 @@ static ms_status load_added(ms_tokenizer *tok, const json_t *list) {
   if (is_null(list)) return MS_OK;
   if (!json_is_array(list)) return malformed(tok, "added_tokens", "not an array");
   for (size_t i = 0; i < json_array_size(list); i++) {
-    char where[64];
+    char where[64], shown[80];
     int special, normalized, word, left, right;
     const json_t *v = json_array_get(list, i), *text, *id = json_object_get(v, "id");
     snprintf(where, sizeof where, "added_tokens[%zu]", i);
     MS_TRY(get_text(tok, v, where, "content", &text));
     if (!json_is_integer(id) || json_integer_value(id) < 0 ||
         json_integer_value(id) >= MS_VOCAB_MOST)
-      return malformed(tok, where, "\"id\" is not an id");
+      return MS_FAIL(MS_EIO, "%s: %s: \"id\" is %s, not an id", tok->path, where,
+                     id ? ms_json_show(id, shown, sizeof shown) : "missing");
     MS_TRY(get_flag(tok, v, where, "special", 0, &special));
     MS_TRY(get_flag(tok, v, where, "normalized", !special, &normalized));
     MS_TRY(get_flag(tok, v, where, "single_word", 0, &word));
@@ -470,12 +475,14 @@ static ms_status add_template_ids(ms_tokenizer *tok, const json_t *tokens, const
   if (!name || !json_is_array(ids)) return malformed(tok, where, "a special token without ids");
   for (size_t i = 0; i < json_array_size(ids); i++) {
     const json_t *v = json_array_get(ids, i);
+    char shown[80];
     size_t bytes;
     int32_t id = -1;
     if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < MS_VOCAB_MOST)
       id = (int32_t)json_integer_value(v);
     if (!ms_vocab_text(&tok->vocab, id, &bytes))
-      return malformed(tok, where, "an id that no token has");
+      return MS_FAIL(MS_EIO, "%s: %s: \"ids\": %s is an id that no token has", tok->path, where,
+                     ms_json_show(v, shown, sizeof shown));
     MS_TRY(ms_buf_add(out, &id, sizeof id));
   }
   return MS_OK;

@@ -21,14 +21,25 @@ local function file_of(folder, name)
   return folder .. '/' .. name
 end
 
--- What a file says. One that cannot be read says nothing here, but for config.json, without which
--- there is no model.
+local noted = {} -- what was said of files, once each
+
+local function note(text)
+  if noted[text] then return end
+  noted[text] = true
+  local line = text:gsub('%c', ' ')
+  io.stderr:write(('note: %s; the tokens that it names are not known\n'):format(line))
+end
+
+-- What a file says. One that cannot be read says nothing here, which is noted, but for config.json,
+-- without which there is no model.
 local function settings(folder, name)
   local path = folder and file_of(folder, name)
   if not path or C.ms_path_kind(path) ~= 1 then return {} end
   local ok, value = pcall(json.read, path)
-  if ok then return type(value) == 'table' and value or {} end
-  if name == 'config.json' or value:find('no memory', 1, true) then error(value, 0) end
+  if ok and type(value) == 'table' and not json.is_array(value) then return value end
+  local why = ok and path .. ': not a JSON object' or value
+  if name == 'config.json' or why:find('no memory', 1, true) then error(why, 0) end
+  note(why)
   return {}
 end
 

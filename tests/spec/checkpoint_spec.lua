@@ -155,9 +155,9 @@ describe('checkpoints', function()
       ['optimizer.safetensors: tensor \'second.model.embed_tokens.weight\' .* row 1, column 1'] =
         function(_, optimizer) moment(optimizer, 2) end,
       ['optimizer.safetensors: tensor \'master.model.norm.weight\' .* first at index 3'] =
-        function(model, optimizer, own)
+        function(model, _, own)
           weight(model, 0 / 0)
-          optimizer = own(ms.optimizer.new(model, {})) -- its masters are the weights of now
+          local optimizer = own(ms.optimizer.new(model, {})) -- its masters are the weights of now
           weight(model, 1)
           return optimizer
         end,

@@ -127,6 +127,9 @@ describe('JSON', function()
   it('refuses malformed texts, with the place', function()
     for _, case in ipairs { { '{"a":1,"a":2}', 'duplicate' }, { '[1,\n2', 'line 2' }, { '[1] x', 'line 1' },
       { '', 'line 1' }, { '"\255"', 'byte' }, { '[01]', 'line 1' }, { '[1e999 x]', 'column 8' },
+      { '[01e999]', 'line 1' }, { '[1.e999]', 'line 1' }, { '[1e999-5]', 'line 1' }, { '[-]', 'line 1' },
+      { '[1e999\n,,', 'line 2, column 2 (byte 9)' }, { '{"a":1e999,"a":1}', 'duplicate' },
+      { '["\n1e999"]', 'line 1' }, { '[1e999,' .. ('e'):rep(2 ^ 22), 'line 1' }, -- in time linear in its length
       { ('['):rep(5000), 'depth' } } do
       fails(case[1], case[2], json.decode)
     end

@@ -70,6 +70,36 @@ describe('the ends of answers', function()
     end)
   end
 
+  it('are found beside numbers that nobody reads, of any size', function()
+    local big = '"model_max_length":1000000000000000019884624838656,"x":[1e999],'
+    for file, text in pairs { [SETTINGS] = '{' .. big .. '"eos_token":"</s>"}', [GENERATION] = '{' .. big ..
+      '"eos_token_id":301}' } do
+      local folder = folder_with(ABC, PLAIN)
+      tools.write(folder .. '/' .. file, text)
+      local model = ms.model.open(folder)
+      assert.same({ 301 }, model:ends())
+      model:free()
+    end
+  end)
+
+  it('are looked for without a file that cannot be read, which is noted once', function()
+    local folder = folder_with(ABC, PLAIN, { [CONFIG] = { eos_token_id = 301 } })
+    tools.write(folder .. '/' .. SETTINGS, '{"eos_token":\n"\27[2J')
+    tools.write(folder .. '/' .. GENERATION, '[301]')
+    local script = tools.write(folder .. '/say.lua', ([[
+      local ms = require 'moonstill'
+      for _ = 1, 2 do io.write(table.concat(ms.model.open(%q):ends(), ' '), ';') end]]):format(folder))
+    local status, out, errors = tools.run(("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script))
+    assert.equal(0, status, errors)
+    assert.equal('301;301;', out)
+    local first, second, rest = errors:match '^(note: [^\n]*)\n(note: [^\n]*)\n(.*)$'
+    assert.equal('', rest, errors)
+    assert.equal(('note: %s/%s: not a JSON object; the tokens that it names are not known'):format(folder, GENERATION),
+      first)
+    assert.truthy(second:find(('note: %s/%s: line 2, column '):format(folder, SETTINGS), 1, true), second)
+    assert.is_nil(second:find '%c')
+  end)
+
   it('are nothing where the files name none that can be used', function()
     for _, value in ipairs { -1, 1.5, '301', json.null, false, 5000, json.array { '</s>', -1 }, { x = 1 } } do
       local folder = folder_with(ABC, PLAIN, { [CONFIG] = { eos_token_id = value },

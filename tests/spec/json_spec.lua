@@ -1,5 +1,7 @@
 --- JSON written, and files of JSON lines.
+local C = require 'moonstill.C'
 local json = require 'moonstill.json'
+local tools = require 'tests.tools'
 
 local function with_file(text, body)
   local path = os.tmpname()
@@ -27,6 +29,13 @@ describe('json.decode', function()
       assert.equal(value, json.decode(text), text)
       assert.same({ a = { value, 1 } }, json.decode('{"a":[' .. text .. ',1]}'))
     end
+  end)
+
+  it('takes them without memory or not at all', function()
+    local function again() return json.encode(json.decode '{"a":[1e999,99999999999999999999],"b":1}') end
+    local live = C.ms_test_live()
+    assert.is_true(tools.walk_memory(again, '{"a":[1e+308,1e+20],"b":1}') > 3)
+    assert.equal(live, C.ms_test_live())
   end)
 
   it('leaves digits in texts and the places of errors as they are', function()

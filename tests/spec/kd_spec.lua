@@ -28,6 +28,11 @@ describe('kd', function()
     assert.equal(tonumber(C.MS_ON_ALL), ms.ce(1, { on = 'all' }).c.on)
   end)
 
+  it('takes no logits that are NaN', function()
+    refused('the logit of id 2 in row 1 is NaN', ms.target.logits, { { 1, 2, 3 }, { 1, -math.huge, 0 / 0 } })
+    assert.equal(2, ms.target.logits { { 1, 2, 3 }, { 1, -math.huge, 0 } }:rows())
+  end)
+
   it('takes a configuration as it is, with what it does not use', function()
     local term = ms.kd(target(), 0.3, { objective = 'js', weight = 0.9, temperature = 1, target = 'topk', k = 2,
       tail = 'bucket', beta = 0.2, lambda = 0.4, t_scale = 'auto' })

@@ -95,19 +95,22 @@ describe('safetensors', function()
 
   it('with offsets that are no range inside the file are errors', function()
     for _, offsets in ipairs { '[-64,0]', '[144,80]', '[80,100000]', '[80]', '[80,144,144]', '80',
-      '[80.0,144]', '["80","144"]', '[9223372036854775807,9223372036854775807]', 'null', '{}' } do
+      '[80.0,144]', '[80,18446744073709551616]', '[-1e999,144]', '["80","144"]',
+      '[9223372036854775807,9223372036854775807]', 'null', '{}' } do
       refuses(folders.safetensors(changed(2, { offsets = offsets })), 'q_proj', 'data_offsets')
     end
     refuses(folders.safetensors(changed(2, { offsets = '[80,140]' })), 'q_proj', 'give 60 bytes', '64')
   end)
 
   it('with shapes that are none are errors', function()
-    for _, shape in ipairs { '[-4,-4]', '[4,-4]', '[4.0,4]', '["4",4]', '4', 'null',
-      '[4294967296,4294967296]', '[4611686018427387904,4]', '[1,1,1,1,1,1,1,4,4]' } do
+    for _, shape in ipairs { '[1e999,4]', '[18446744073709551616,4]', '[-4,-4]', '[4,-4]', '[4.0,4]', '["4",4]', '4',
+      'null', '[4294967296,4294967296]', '[4611686018427387904,4]', '[1,1,1,1,1,1,1,4,4]' } do
       local entry = '"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":' .. shape
         .. ',"data_offsets":[80,144]}'
       refuses(folders.safetensors(changed(2, { text = entry })), 'q_proj', 'shape')
     end
+    local entry = '"x":{"dtype":"F32","shape":[4,18446744073709551616],"data_offsets":[80,144]}'
+    refuses(folders.safetensors(changed(2, { text = entry })), "'x': shape[1] is 1.8446744073709552e19, no count")
   end)
 
   it('with shapes whose product overflows to what the data are, are errors', function()

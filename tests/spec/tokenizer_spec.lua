@@ -690,6 +690,9 @@ describe('tokenizer: calls', function()
     local path = write(byte_level())
     ms.tokenizer.open(path):free()
     ms.tokenizer.open(folder):free()
+    local text = json.encode(byte_level()):gsub('^{', '{"x":{"max_length":1000000000000000019884624838656},"y":1e999,')
+    tools.write(path, text)
+    ms.tokenizer.open(path):free() -- nobody reads these
     refused('no such file', ms.tokenizer.open, folder .. '/nothing.json')
     local file = byte_level { merges = { { 'a', 'b' } } }
     for _, case in ipairs {
@@ -697,8 +700,13 @@ describe('tokenizer: calls', function()
       { function(f) f.model.merges = { 'ab' } end, 'model.merges%[0%]: not two tokens' },
       { function(f) f.model.merges = { 'b a' } end, 'model.merges%[0%]: "b" and "a", or what they make' },
       { function(f) f.model.vocab.zz = 97 end, 'id 97, which another token has' },
-      { function(f) f.model.vocab.zz = -1 end, 'is not an integer in 0' },
-      { function(f) f.model.vocab.zz = 2 ^ 40 end, 'is not an integer in 0' },
+      { function(f) f.model.vocab.zz = -1 end, '"zz" is %-1, not an integer in 0' },
+      { function(f) f.model.vocab.zz = 2 ^ 40 end, '"zz" is 1099511627776, not an integer in 0' },
+      { function(f) f.model.vocab.zz = 2 ^ 70 end, '"zz" is 1.18059162071741%d*e21, not an integer in 0' },
+      { function(f) f.added_tokens = { added(2 ^ 64, '<s>') } end,
+        'added_tokens%[0%]: "id" is 1.844674407370955%d*e19, not an id' },
+      { function(f) f.decoder = { type = 'Strip', content = ' ', start = 1e300, stop = 0 } end,
+        '"start" and "stop" are 1e300 and 0, not counts' },
       { function(f) f.model.dropout = 0.1 end, 'dropout' },
       { function(f) f.model.end_of_word_suffix = '</w>' end, 'end_of_word_suffix "</w>" is not supported' },
       { function(f) f.normalizer = { type = 'Lowercase' } end, 'normalizer "Lowercase" is not supported' },

@@ -176,7 +176,7 @@ describe('weights in shards', function()
     folders.replace(path .. '/a.safetensors', folders.safetensors(first and first(a) or a))
     folders.replace(path .. '/b-2.safetensors', folders.safetensors(second and second(b) or b))
     folders.replace(path .. '/model.safetensors.index.json',
-      json.encode { metadata = { total_size = 1 }, weight_map = map })
+      (json.encode { metadata = { total_size = 1 }, weight_map = map }:gsub(':1}', ':1e999}'))) -- read by nobody
     return folders.open(path)
   end
   local function fails(word, ...)
