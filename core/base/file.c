@@ -216,7 +216,8 @@ int64_t ms_disk_free(const char *path) {
   if (!(path)) return -1;
   struct statvfs info;
   if (statvfs(path, &info) || !info.f_blocks) return -1;
-  return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
+  fsblkcnt_t blocks = geteuid() ? info.f_bavail : info.f_bfree; /* some are kept for root */
+  return (int64_t)blocks * (int64_t)info.f_frsize;
 }
 
 int64_t ms_file_limit(void) {

@@ -150,7 +150,7 @@ end
 local function check_models(run, old, path)
   for _, key in ipairs { 'student', 'teacher', 'layers' } do
     local now = run.cfg[key]
-    if json.encode(now) ~= json.encode(old[key]) then
+    if not settings.same(now, old[key]) then
       error(('%s: made with %s = %s, which is %s now: give another output, or resume=false to '
         .. 'begin anew, or resume=%s to go on from it all the same'):format(path, key,
         json.encode(old[key]), json.encode(now), path), 0)

@@ -16,6 +16,11 @@ local function read_marker(run)
   return ok and type(marker) == 'table' and marker or nil
 end
 
+-- What a recipe may say elsewhere than in its settings.
+local function given(run)
+  return { ['the student'] = run.student:info().path, carry = run.carry }
+end
+
 --- An error when the student of a finished run was made with other settings than these: whoever
 --- asks for them does not want that student.
 function M.check(run)
@@ -23,8 +28,11 @@ function M.check(run)
   if not marker or not marker.config or resume == false or type(resume) == 'string' and
     resume ~= 'auto' then return end
   local words = {}
-  for i, c in ipairs(settings.changes(run.cfg, marker.config)) do
-    words[i] = ('%s = %s, which is %s now'):format(c.key, c.old, c.now)
+  for _, changes in ipairs { settings.changes(run.cfg, marker.config),
+    settings.changes(given(run), marker.given or given(run)) } do
+    for _, c in ipairs(changes) do
+      words[#words + 1] = ('%s = %s, which is %s now'):format(c.key, c.old, c.now)
+    end
   end
   if marker.data and run.fingerprint and marker.data ~= run.fingerprint then
     words[#words + 1] = 'other training data'
@@ -54,7 +62,7 @@ function M.write(run)
   local list, last = {}, run.last_validations
   for _, v in ipairs(last and last.step == run.state.step and last or {}) do list[#list + 1] = v end
   json.write(marker_path(run), { step = run.state.step, student = 'student',
-    config = run.cfg, data = run.fingerprint,
+    config = run.cfg, given = given(run), data = run.fingerprint,
     validations = json.array(list) }, { indent = 2 })
 end
 

@@ -1,5 +1,6 @@
 --- The settings that runs read from a configuration: what they are when it does not say, and which
 --- values they may have.
+local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local config = require 'moonstill.config'
 local json = require 'moonstill.json'
@@ -66,16 +67,25 @@ end
 
 -- What changes no number, and what a run may be given more of.
 local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
-  output = true, checkpoint = true, validate = true }
+  output = true, checkpoint = true, validate = true, recompute = true }
 
 local function is_group(x) return type(x) == 'table' and x ~= json.null and not json.is_array(x) end
+
+--- Whether two values of a setting are one: equal, or two names of what is in one place.
+--- @param a any
+--- @param b any
+--- @return boolean
+function M.same(a, b)
+  if type(a) == 'string' and type(b) == 'string' and C.ms_path_same(a, b) ~= 0 then return true end
+  return json.encode(a) == json.encode(b)
+end
 
 local function add_changes(list, prefix, now, old)
   for _, key in ipairs(sorted.keys(now, old)) do
     local a, b, path = now[key], old[key], prefix .. tostring(key)
     if is_group(a) and is_group(b) and not free_to_change[path] then
       add_changes(list, path .. '.', a, b)
-    elseif not free_to_change[path] and json.encode(a) ~= json.encode(b) then
+    elseif not free_to_change[path] and not M.same(a, b) then
       list[#list + 1] = { key = path, now = json.encode(a), old = json.encode(b) }
     end
   end

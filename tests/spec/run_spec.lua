@@ -634,6 +634,40 @@ describe('a step', function()
     end)
   end)
 
+  it('knows a finished run by its student and its paths, however they are written', function()
+    ms.scope(function(own)
+      local made = tools.folder()
+      own(ms.model.create(recipe.config, 1)):save(made .. '/a')
+      os.execute(('cp -r %s/a %s/b'):format(made, made))
+      local function open_again(student, name, recompute)
+        return ms.run.open({ output = made .. '/out', student = name, optim = { lr = 0.01 }, max_steps = 1,
+          recompute = recompute }, { student = student, data = recipe.data(20), quiet = true }), student
+      end
+      local function model(name) return own(ms.model.open(made .. name, { train = true })) end
+      local run, student = open_again(model '/a', made .. '/a')
+      for step in run:steps() do
+        for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+        step:update()
+      end
+      run:finish()
+      os.execute(('ln -s a %s/link'):format(made))
+      for _, name in ipairs { '/a', '/./a', '/b/../a', '/link' } do
+        run = open_again(model(name), made .. name, name == '/a' or nil)
+        assert.is_true(run.finished, name)
+        run:close()
+      end
+      local ok, why = pcall(open_again, model '/b', made .. '/b')
+      assert.is_false(ok)
+      assert.truthy(why:find(('holds a finished run with student = "%s/a", which is "%s/b" now; the student = "%s/a", '
+        .. 'which is'):format(made, made, made), 1, true), why)
+      -- where only the object tells
+      ok, why = pcall(open_again, model '/b', made .. '/a')
+      assert.is_false(ok)
+      assert.truthy(why:find(('run with the student = "%s/a", which is "%s/b" now: give'):format(made, made), 1, true),
+        why)
+    end)
+  end)
+
   it('shows schedules the step, from the first to the last', function()
     ms.scope(function(own)
       local seen = {}
