@@ -124,6 +124,17 @@ local kinds = {
   validate = 'integer >= 0',
 }
 
+-- Keys that mean something only beside some values of another key: beside any, where none is named.
+local beside = {
+  ['kd.k'] = { 'kd.target', 'topk' }, ['kd.tail'] = { 'kd.target', 'topk' },
+  ['kd.beta'] = { 'kd.objective', 'js' },
+  ['kd.lambda'] = { 'kd.objective', 'skewed_forward_kl', 'skewed_reverse_kl' },
+  ['kd.alpha'] = { 'kd.objective', 'adaptive_kl' },
+  ['optim.decay'] = { 'optim.schedule', 'wsd' },
+  ['optim.final'] = { 'optim.schedule', 'cosine', 'linear', 'wsd' },
+  validate = { 'data.valid' },
+}
+
 local reserved = { ['--help'] = true, ['-h'] = true, ['--smoke'] = true }
 
 local function kind_by_default(path, default)
@@ -400,6 +411,27 @@ local function check_complete(state)
   end
 end
 
+local function is_used(state, rule)
+  local value = state.value[rule[1]]
+  if not state.map[rule[1]] then return true end -- the recipe has no such key
+  if #rule == 1 then return value ~= nil end
+  for i = 2, #rule do
+    if value == rule[i] then return true end
+  end
+  return false
+end
+
+-- What was asked for and does nothing.
+local function note_unused(state)
+  for key, rule in sorted.pairs(beside) do
+    if state.source[key] and not is_used(state, rule) then
+      local value = state.value[rule[1]]
+      io.stderr:write(("note: %s: '%s' is not used: %s is %s\n"):format(state.source[key], key,
+        rule[1], value == nil and 'not given' or value_text(value)))
+    end
+  end
+end
+
 local function nest(state)
   local cfg = {}
   for _, group in ipairs(state.groups) do
@@ -518,6 +550,7 @@ local function read(_, schema, options)
   end
   read_arguments(state, args, options)
   check_complete(state)
+  note_unused(state)
   local cfg = nest(state)
   if cfg.threads > 0 then check(C.ms_threads_set(cfg.threads)) end
   return cfg

@@ -36,6 +36,37 @@ describe('ms.config', function()
       device = 'cpu', dtype = 'f32', threads = 0, seed = 1, resume = 'auto', max_steps = 0 }, cfg)
   end)
 
+  it('says what was asked for and does nothing', function()
+    local script = tools.write(folder .. '/notes.lua', ([[local ms = require 'moonstill'
+      ms.config { kd = { target = ms.one_of(ms.kd.targets), objective = ms.one_of(ms.kd.objectives), k = 64,
+        tail = 'bucket', beta = 0.5, lambda = 0.1, alpha = 0.5 }, data = { valid = ms.optional 'paths' },
+        validate = 100, optim = { schedule = ms.one_of(ms.schedule.names), decay = 0.2, final = 0 } }]]))
+    local function said(...)
+      local words = { ('LUA_PATH=%s luajit %s'):format(tools.quote(package.path), script) }
+      for i = 1, select('#', ...) do words[i + 1] = tools.quote((select(i, ...))) end
+      local status, _, err = tools.run(table.concat(words, ' '))
+      assert.equal(0, status, err)
+      return err
+    end
+    local function note(key, because)
+      return ("note: command line: '%s' is not used: %s\n"):format(key, because)
+    end
+    assert.equal('', said())
+    assert.equal('', said('kd.target=hidden')) -- what was not asked for is not said
+    assert.equal('', said('kd.k=3', 'kd.tail=renormalize', 'kd.objective=js', 'kd.beta=0.1', 'optim.final=0.1'))
+    assert.equal('', said('kd.objective=skewed_reverse_kl', 'kd.lambda=0.2', 'optim.schedule=wsd', 'optim.decay=3',
+      'data.valid=' .. here, 'validate=3'))
+    assert.equal(note('kd.k', 'kd.target is hidden') .. note('kd.tail', 'kd.target is hidden'),
+      said('kd.target=hidden', 'kd.tail=bucket', 'kd.k=3'))
+    assert.equal(note('kd.alpha', 'kd.objective is forward_kl') .. note('kd.beta', 'kd.objective is forward_kl')
+      .. note('kd.lambda', 'kd.objective is forward_kl'), said('kd.beta=0.1', 'kd.alpha=0.1', 'kd.lambda=0.2'))
+    assert.equal(note('optim.decay', 'optim.schedule is constant') .. note('optim.final', 'optim.schedule is constant'),
+      said('optim.schedule=constant', 'optim.decay=3', 'optim.final=0.1'))
+    assert.equal(note('validate', 'data.valid is not given'), said 'validate=5')
+    local file = tools.write(folder .. '/some.yaml', 'kd: {k: 3}\n')
+    assert.equal(("note: %s: 'kd.k' is not used: kd.target is logits\n"):format(file), said(file, 'kd.target=logits'))
+  end)
+
   it('merges files and arguments, later ones over earlier ones', function()
     local file = yaml 'epochs: 3\nkd: {temperature: 2, objective: reverse_kl}\nrows: [1, 2]\n'
     local cfg = read('epochs=2', file, 'kd.temperature=0.5', 'student=' .. here, 'kd.t_scale=false',
