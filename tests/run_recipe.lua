@@ -92,7 +92,8 @@ function M.main(cfg)
   end
   local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
   local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })
-  local run = ms.run.open(settings, { student = student, data = M.data(cfg.samples, cfg.shift, cfg.weightless), schedules = {
+  local data = M.data(cfg.samples, cfg.shift, cfg.weightless)
+  local run = ms.run.open(settings, { student = student, data = data, schedules = {
     kd = ms.schedule.linear { from = 0.9, to = 0.5 },
     memory = function(state) -- depends on all losses so far
       state.mine = (state.mine or 0) * 0.9 + (state.loss or 0)

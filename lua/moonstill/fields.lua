@@ -144,16 +144,12 @@ local function add(all, names, where)
   end
 end
 
-local function is_object(t)
-  return type(t) == 'table' and t ~= json.null and not json.is_array(t)
-end
-
 local function look_into(self, messages, all)
   for i, message in ipairs(messages) do
-    if is_object(message) then
+    if json.is_object(message) then
       add(all, look(self, 'message', message, MESSAGE), ' of message ' .. i)
       for _, part in ipairs(json.is_array(message.content) and message.content or {}) do
-        if is_object(part) then look(self, 'part', part, PART) end
+        if json.is_object(part) then look(self, 'part', part, PART) end
       end
     end
   end

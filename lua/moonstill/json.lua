@@ -34,6 +34,11 @@ function M.is_array(t)
   return getmetatable(t) == array_type or t[1] ~= nil
 end
 
+--- Whether a value is an object: a table that is neither null nor an array.
+--- @param t any
+--- @return boolean
+function M.is_object(t) return type(t) == 'table' and t ~= M.null and not M.is_array(t) end
+
 -- decoding ---------------------------------------------------------------------------------------
 
 local NULL, FALSE, TRUE = C.MS_DOC_NULL, C.MS_DOC_FALSE, C.MS_DOC_TRUE

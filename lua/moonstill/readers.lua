@@ -59,18 +59,14 @@ local function with(message, reason) return reason and message .. '; ' .. reason
 
 -- rows -------------------------------------------------------------------------------------------
 
-local function is_object(x)
-  return type(x) == 'table' and x ~= json.null and not json.is_array(x)
-end
-
 local function check_row(row)
-  if is_object(row) then return row end
+  if json.is_object(row) then return row end
   error('a row is an object', 0)
 end
 
 local function decode(text, where, ended)
   local ok, row = pcall(json.decode, text, where)
-  if ok and is_object(row) then return row end
+  if ok and json.is_object(row) then return row end
   if ok then error(with('a row is an object', text:find '^%s*%[%s*{' and ARRAY), 0) end
   -- The place names the line of the file; that a row is line 1 of itself would only confuse.
   local message = tostring(row):gsub(': line 1, column ', ': column ', 1)
@@ -99,7 +95,8 @@ local function read_lines(path, visit, self)
 end
 
 local function what_of(value)
-  if not is_object(value) then return 'a ' .. (value == json.null and 'null' or type(value)) end
+  if value == json.null then return 'a null' end
+  if not json.is_object(value) then return 'a ' .. type(value) end
   local keys = sorted.keys(value)
   return ('an object with the keys %s%s'):format(table.concat(keys, ', ', 1, math.min(#keys, 10)),
     #keys > 10 and ', ..' or '')

@@ -69,8 +69,6 @@ end
 local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
   output = true, checkpoint = true, validate = true, recompute = true }
 
-local function is_group(x) return type(x) == 'table' and x ~= json.null and not json.is_array(x) end
-
 --- Whether two values of a setting are one: equal, or two names of what is in one place.
 --- @param a any
 --- @param b any
@@ -83,7 +81,7 @@ end
 local function add_changes(list, prefix, now, old)
   for _, key in ipairs(sorted.keys(now, old)) do
     local a, b, path = now[key], old[key], prefix .. tostring(key)
-    if is_group(a) and is_group(b) and not free_to_change[path] then
+    if json.is_object(a) and json.is_object(b) and not free_to_change[path] then
       add_changes(list, path .. '.', a, b)
     elseif not free_to_change[path] and not M.same(a, b) then
       list[#list + 1] = { key = path, now = json.encode(a), old = json.encode(b) }

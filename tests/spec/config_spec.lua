@@ -191,7 +191,8 @@ describe('ms.config', function()
   it('prints every key with type, default and meaning', function()
     local text = ms.config.help(schema(), { about = 'What it is.' })
     for _, words in ipairs { { 'student', 'path', 'required', 'the student' },
-      { 'kd.temperature', 'number from 0.001 to 1000', '1', 'T of both distributions' }, { 'rows', 'list', '[1]', 'a list' },
+      { 'kd.temperature', 'number from 0.001 to 1000', '1', 'T of both distributions' },
+      { 'rows', 'list', '[1]', 'a list' },
       { 'kd.t_scale', 'auto or false or number', 'auto', 'scale' }, { 'max_steps', 'integer >= 0', '0' },
       { 'kd.objective', 'one of', 'forward_kl', 'forward_kl, reverse_kl' }, { 'resume', 'auto' } } do
       local line = ('\n' .. text):match('\n  (' .. words[1]:gsub('%.', '%%.') .. ' [^\n]*)')

@@ -119,6 +119,8 @@ describe('JSON', function()
     assert.same({ 1, -2500, true, false, json.null, 'é😀\0' }, v.a)
     assert.is_true(json.is_array(v.a))
     assert.is_false(json.is_array(v.b))
+    assert.same({ false, true, false, false, false },
+      { json.is_object(v.a), json.is_object(v.b), json.is_object(json.null), json.is_object 'a', json.is_object() })
     assert.is_true(json.is_array(json.decode '[]'))
     assert.equal(2 ^ 53, json.decode '9007199254740992')
     assert.equal('x', json.decode '"x"')
