@@ -33,4 +33,7 @@ ms_status ms_fail_at(ms_status status, const char *file, int line, const char *f
     }                                       \
   } while (0)
 
+/* Control characters, which names in files may hold, as '?': messages go to terminals. */
+void ms_make_printable(char *text);
+
 #endif

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "error.h"
+
 static int least(void) {
   const char *text = getenv("MS_LOG");
   if (text && !strcmp(text, "info")) return MS_LOG_INFO;
@@ -19,5 +21,6 @@ void ms_log(int level, const char *format, ...) {
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  ms_make_printable(text);
   fprintf(stderr, "moonstill: %s%s\n", level == MS_LOG_WARNING ? "warning: " : "", text);
 }

@@ -1,4 +1,6 @@
 --- The command line of the executable: recipes, code, subcommands, the REPL.
+local printable = require 'moonstill.printable'
+
 local M = {}
 
 local USAGE = [[
@@ -33,7 +35,7 @@ end
 
 local function complain(text)
   io.stdout:flush()
-  io.stderr:write('moonstill: ', M.message(text), '\n')
+  io.stderr:write('moonstill: ', printable(M.message(text)), '\n')
 end
 
 local function misuse(text)

@@ -21,6 +21,7 @@ local fields = require 'moonstill.fields'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
 local packing = require 'moonstill.packing'
+local printable = require 'moonstill.printable'
 local readers = require 'moonstill.readers'
 local reading = require 'moonstill.reading'
 local rows = require 'moonstill.rows'
@@ -160,7 +161,7 @@ local function take_row(self, row, where)
   self.used = self.used or rows.used(form, key)
   self.fields:look(row, form.kind, self.used, row[form.messages])
   if not self.said and not self.options.quiet then
-    io.stderr:write(('dataset: %s: %s\n'):format(where, rows.describe(form, key)))
+    io.stderr:write(printable(('dataset: %s: %s\n'):format(where, rows.describe(form, key))))
   end
   self.said = true
   local weight, given = rows.weight(row, key)
@@ -471,7 +472,7 @@ function M.open(path, chat, options)
   self.report:finish(self.fields:counted())
   if not self.options.quiet then
     for _, line in ipairs(self.report:lines(self.options)) do
-      io.stderr:write('dataset: ', line, '\n')
+      io.stderr:write('dataset: ', printable(line), '\n')
     end
   end
   if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 0) end

@@ -5,6 +5,7 @@
 
 local C = require 'moonstill.C'
 local json = require 'moonstill.json'
+local printable = require 'moonstill.printable'
 local sorted = require 'moonstill.sorted'
 local tokenizer = require 'moonstill.tokenizer'
 
@@ -26,8 +27,7 @@ local noted = {} -- what was said of files, once each
 local function note(text)
   if noted[text] then return end
   noted[text] = true
-  local line = text:gsub('%c', ' ')
-  io.stderr:write(('note: %s; the tokens that it names are not known\n'):format(line))
+  io.stderr:write(('note: %s; the tokens that it names are not known\n'):format(printable(text)))
 end
 
 -- What a file says. One that cannot be read says nothing here, which is noted, but for config.json,

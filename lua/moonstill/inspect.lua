@@ -1,5 +1,6 @@
 --- `moonstill inspect FOLDER`: what a model folder holds, a fact a line.
 local C = require 'moonstill.C'
+local printable = require 'moonstill.printable'
 
 local M = {}
 
@@ -7,7 +8,7 @@ local M = {}
 local FACTS = { 'family', 'parameters', 'layers', 'width', 'inner', 'heads', 'kv_heads', 'head_dim',
   'vocab', 'context', 'tied', 'dtype' }
 
-local function line(name, value) print(('%-12s %s'):format(name, tostring(value))) end
+local function line(name, value) print(('%-12s %s'):format(name, printable(tostring(value)))) end
 
 local function describe_tokenizer(ms, folder)
   if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return line('tokenizer', 'none') end
@@ -34,7 +35,7 @@ function M.run(folder, weights)
     if not weights then return end
     print()
     for name, weight in model:parameters() do
-      print(('%-48s %s'):format(name, tostring(weight):match '%l+%d* %[.-%]'))
+      print(('%-48s %s'):format(printable(name), tostring(weight):match '%l+%d* %[.-%]'))
     end
   end)
 end

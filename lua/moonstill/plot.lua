@@ -10,6 +10,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.check'
 local json = require 'moonstill.json'
 local options_of = require 'moonstill.options'
+local printable = require 'moonstill.printable'
 
 local M = {}
 
@@ -178,7 +179,7 @@ end
 -- SVG --------------------------------------------------------------------------------------------
 
 local escapes = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }
-local function escape(text) return (tostring(text):gsub('[&<>"]', escapes)) end
+local function escape(text) return (printable(tostring(text)):gsub('[&<>"]', escapes)) end
 
 local function pen()
   local out = {}
@@ -445,7 +446,8 @@ function M.sketch(panel, options)
     names[i] = mark .. ' ' .. tostring(s.name or ('series ' .. i))
   end
   local labels, width = y_labels(axes, rows)
-  local lines = { (panel.title and panel.title .. '   ' or '') .. table.concat(names, '   ') }
+  local lines = { printable((panel.title and panel.title .. '   ' or '')
+    .. table.concat(names, '   ')) }
   for r = 1, rows do
     lines[#lines + 1] = (('%' .. width .. 's'):format(labels[r] or '') .. ' |'
       .. table.concat(cells[r])):gsub('%s+$', '')

@@ -3,6 +3,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local printable = require 'moonstill.printable'
 
 ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
 
@@ -62,7 +63,7 @@ end
 function methods:say(text)
   if self.quiet then return end
   erase(self)
-  io.stderr:write(text, '\n')
+  io.stderr:write(printable(text), '\n')
   io.stderr:flush()
 end
 

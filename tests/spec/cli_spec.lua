@@ -1,4 +1,5 @@
 -- The executable's command line, as a shell sees it.
+local folders = require 'tests.folders'
 local tools = require 'tests.tools'
 
 local program = tools.program()
@@ -207,6 +208,28 @@ describe('the command line', function()
     status, _, err = try 'error'
     assert.equal(1, status)
     assert.is_nil(err:find('run:finish', 1, true))
+  end)
+  it('prints no control character that stands in the names of a file', function()
+    local list, at = folders.tiny_tensors(), 0
+    for _, tensor in ipairs(list) do at = at + #tensor[4] end
+    list[#list + 1] = { '', 'F32', { 1 }, text =
+      ('"odd\\u001b[2J\\u009b":{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}'):format(at, at + 4) }
+    local path = folders.folder(folders.tiny(), list)
+    local status, out, err = moonstill('inspect', path, '--weights')
+    assert.same({ 1, '' }, { status, out })
+    has(err, '[2J')
+    assert.is_nil(err:find('[\27\155]'))
+    local _, why = pcall(require 'moonstill.model'.open, path) -- nor does the core, for other programs
+    assert.truthy(why:find('odd?[2J??', 1, true), why)
+    status, _, err = moonstill('-e', "error 'a \27[2J b\\nc'")
+    assert.equal(1, status)
+    has(err, 'a \\x1b[2J b\nc')
+    local rows = tools.write(folder .. '/rows.jsonl', '{"text":"a","x\\u001b[2Jy":1}\n')
+    local toy = tools.quote(folder .. '/toy')
+    _, _, err = tools.run(('%s -e \'local s = ms.smoke.sft(arg[1]) ms.dataset.open(arg[2], ms.chat.open(s.student))\' %s %s')
+      :format(program, toy, rows))
+    has(err, 'x\\x1b[2Jy')
+    assert.is_nil(err:find '\27')
   end)
   it('inspects a model folder', function()
     local status, out, err = moonstill('inspect', 'tests/fixtures/qwen3', '--weights')
