@@ -86,6 +86,18 @@ function M.close(got, want, dtype, k, atol)
   end
 end
 
+--- Asserts that a call fails with a message that matches a pattern.
+--- @param pattern string
+--- @param f function
+--- @param ... any its arguments
+function M.refused(pattern, f, ...)
+  local ok, message = pcall(f, ...)
+  if ok then error('no error, ' .. pattern .. ' was expected', 2) end
+  if not tostring(message):find(pattern) then
+    error(('%s does not match: %s'):format(pattern, tostring(message)), 2)
+  end
+end
+
 --- A file's content; an error names the file.
 function M.read(path)
   local f = assert(io.open(path, 'rb'))

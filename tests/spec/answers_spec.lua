@@ -7,11 +7,7 @@ local models = require 'tests.models'
 local small = require 'tests.tokenizers'
 local tools = require 'tests.tools'
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 -- The ids of a sample, and those of them that some position learns.
 local function learnt(data, i)

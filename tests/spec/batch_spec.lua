@@ -2,11 +2,7 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local function ints(...) return ffi.new('int32_t[?]', select('#', ...), { ... }) end
 

@@ -5,11 +5,7 @@ local small = require 'tests.tokenizers'
 
 local added = small.added
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 -- A folder with a byte-level tokenizer and what else is given: { ['config.json'] = {..} }.
 local function folder_with(change, files)

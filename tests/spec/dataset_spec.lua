@@ -3,11 +3,7 @@ local json = require 'moonstill.json'
 local tools = require 'tests.tools'
 local small = require 'tests.tokenizers'
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local folder = tools.folder()
 local function write(name, rows)

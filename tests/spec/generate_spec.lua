@@ -7,11 +7,7 @@ local tools = require 'tests.tools'
 
 local MARGIN = 1e-3 -- between the two largest logits: below it, rounding may decide
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local function joined(a, b)
   local all = {}

@@ -4,11 +4,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local heads = require 'tests.heads'
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local function target(options)
   options = options or {}

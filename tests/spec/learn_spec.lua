@@ -7,11 +7,7 @@ local tools = require 'tests.tools'
 
 local VOCAB = 37
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 -- Three segments with weights here and there, and a target for them.
 local function example(vocab)

@@ -6,11 +6,7 @@ local models = require 'tests.models'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local function student(own) return own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })) end
 local function teacher(own, seed) return own(ms.model.create(recipe.config, seed or 2, { dtype = 'f32' })) end

@@ -6,11 +6,7 @@ local tools = require 'tests.tools'
 
 local VOCAB = 37
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local function create(options, changes) return ms.model.create(models.config(changes), 5, options) end
 

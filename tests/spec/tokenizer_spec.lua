@@ -30,11 +30,7 @@ local function open(path)
   return opened[path]
 end
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 -- A test on a tokenizer and a file of expectations beside the repository.
 local function on(name, tokenizer, file, body)

@@ -5,11 +5,7 @@ local json = require 'moonstill.json'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 
-local function refused(pattern, ...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  assert.matches(pattern, message)
-end
+local refused = tools.refused
 
 local function model(own, seed, o) return own(ms.model.create(recipe.config, seed, o or { dtype = 'f32' })) end
 
