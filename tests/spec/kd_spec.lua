@@ -4,7 +4,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local heads = require 'tests.heads'
 
-local refused = tools.refused
+local refused = require 'tests.tools'.refused
 
 local function target(options)
   options = options or {}
