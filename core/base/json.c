@@ -80,7 +80,7 @@ static void print_real(double x, char out[32]) {
  * a real; of what is beyond doubles too, 1e308 with its sign. There is room: the integer has 19 digits
  * at least, the other 5 characters ("1e309"). Blanks are for the rest. */
 static void tame_number(char *literal, size_t n) {
-  json_error_t e;
+  json_error_t e = {0};
   char number[32] = "1e308";
   json_t *value = json_loadb(literal, n, JSON_DECODE_ANY, &e);
   int big = !value && json_error_code(&e) == json_error_numeric_overflow;
@@ -125,8 +125,9 @@ enum { FLAGS = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL };
  * who read it. */
 static json_t *load(const char *text, size_t bytes, size_t most, json_error_t *e) {
   begin(most);
+  memset(e, 0, sizeof *e); /* jansson leaves the code as it is where memory has ended */
   json_t *value = json_loadb(text, bytes, FLAGS, e);
-  if (value || json_error_code(e) != json_error_numeric_overflow) return value;
+  if (value || now.starved || json_error_code(e) != json_error_numeric_overflow) return value;
   begin(0);
   char *copy = take(bytes + 1);
   if (!copy) return NULL;
