@@ -127,7 +127,7 @@ end
 --- @param changes? table over its config
 function M.chain(follows, vocab, changes)
   local config = M.config { vocab_size = vocab, hidden_size = vocab, intermediate_size = 2,
-    num_hidden_layers = 1, num_attention_heads = 1, num_key_value_heads = 1, head_dim = vocab,
+    num_hidden_layers = 1, num_attention_heads = 1, num_key_value_heads = 1, head_dim = 2,
     max_position_embeddings = 256 }
   for key, value in pairs(changes or {}) do config[key] = value end
   local model = ms.model.create(config, 1, { dtype = 'f32' })

@@ -14,7 +14,9 @@
 #include "family.h"
 
 /* Bounds that keep every product of sizes far inside int64. */
-enum { MAX_LAYERS = 4096, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 12, MAX_WIDTH = 1 << 24 };
+enum { MAX_LAYERS = 4096, MAX_HEADS = 1 << 16, MAX_WIDTH = 1 << 24 };
+/* What the kernels of attention take at most (moonstill.h says so of ms_attention). */
+enum { MAX_HEAD_DIM = 256 };
 
 typedef struct reader {
   const char *name; /* of the file, for messages */

@@ -153,6 +153,9 @@ describe('config.json', function()
     refuses({ num_attention_heads = 3, num_key_value_heads = 2, head_dim = 2 }, nil, 'no multiple')
     refuses({ num_attention_heads = 3, num_key_value_heads = 1 }, nil, 'head_dim')
     refuses({ head_dim = 3 }, nil, 'odd')
+    refuses({ head_dim = 258 }, nil, "'head_dim' is 258, not in 1..256") -- attention takes no more
+    refuses({ hidden_size = 576, num_attention_heads = 2, num_key_value_heads = 2 }, nil,
+      'makes no head_dim in 1..256')
     for part, rotated in pairs { [0.75] = 3, [0.25] = 1 } do -- of head_dim 4: pairs cannot be made of it
       refuses({ model_type = 'phi3', architectures = absent, head_dim = 4, partial_rotary_factor = part }, nil,
         ('rotates %d dimensions'):format(rotated))

@@ -272,7 +272,7 @@ describe('a model from a config', function()
     assert(message:find('weights: no memory for %d+ bytes: the machine has %d+; dtype = bf16'), message)
     local _
     _, message, status = folders.create(folders.tiny { num_hidden_layers = 4096,
-      num_attention_heads = 2 ^ 16, head_dim = 2 ^ 12, hidden_size = 2 ^ 24 })
+      num_attention_heads = 2 ^ 16, head_dim = 2 ^ 8, hidden_size = 2 ^ 24, intermediate_size = 2 ^ 24 })
     assert.are.equal(C.MS_ENOMEM, status)
     assert(message:find('address space', 1, true), message)
   end)
