@@ -1,4 +1,4 @@
---- What to say of a path where something else was expected.
+--- What stands at a path, and what to say of it where something else was expected.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -26,6 +26,14 @@ function M.list(path)
   local list = {}
   for name in text_of(out[0]):gmatch '[^\n]+' do list[#list + 1] = name end
   return list
+end
+
+--- The absolute path without links; what of it is not there yet follows as it is.
+--- @param path string
+--- @return string
+function M.real(path)
+  check(C.ms_path_real(path, out), check.NOWHERE)
+  return text_of(out[0])
 end
 
 --- Why there is nothing at a path, to stand after it.

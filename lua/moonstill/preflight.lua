@@ -1,18 +1,10 @@
 --- What can be known before a run's first step, and is better said then than after its last.
-local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.check'
+local paths = require 'moonstill.paths'
 local progress = require 'moonstill.progress'
-local text = require 'moonstill.text'
 
 local M = {}
-
-local out = ffi.new 'char *[1]' -- scratch, read at once
-
-local function real(path)
-  check(C.ms_path_real(path, out), check.NOWHERE)
-  return text(out[0])
-end
 
 -- Whether `path` is `folder` or lies in it; both are real paths.
 local function lies_in(path, folder)
@@ -46,7 +38,7 @@ end
 local OWN = { 'student', 'checkpoints', 'metrics.jsonl', 'finished.json', 'run.lock' }
 
 local function clash(output, input)
-  local path = real(input.path)
+  local path = paths.real(input.path)
   if lies_in(output, path) then return path == output and 'is' or 'lies in' end
   if input.folder then return lies_in(path, output) and 'holds' or nil end
   for _, name in ipairs(OWN) do
@@ -59,7 +51,7 @@ end
 --- @param options table of `run.open`
 --- @param level integer whom to blame, as in `error`
 function M.apart(cfg, options, level)
-  local output = real(cfg.output)
+  local output = paths.real(cfg.output)
   for _, input in ipairs(inputs_of(cfg, options)) do
     local how = clash(output, input)
     if how then

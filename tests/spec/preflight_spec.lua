@@ -1,9 +1,7 @@
 -- What is known before a run's first step is said there, and nothing is made or changed by then.
-local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local recipe = require 'tests.run_recipe'
-local text = require 'moonstill.text'
 local tools = require 'tests.tools'
 
 local folder = tools.folder()
@@ -26,11 +24,7 @@ end
 
 local function listing(path) return select(2, tools.run('find ' .. path .. ' | sort')) end
 
-local function real(path)
-  local out = ffi.new 'char *[1]'
-  assert.equal(0, C.ms_path_real(path, out))
-  return text(out[0])
-end
+local real = require 'moonstill.paths'.real
 
 describe('a path', function()
   it('is real: absolute, without links, with what is not there as it is', function()
