@@ -1,7 +1,8 @@
 --- Gathers the docstrings of modules for `help` at the prompt:
 ---   luajit cmake/docs.lua OUT MODULE.lua...
---- OUT is a module: by the module's name, its head (`about`) and its functions in order, each with
---- the line by which a function is known (`linedefined`), name, arguments and text.
+--- OUT is a module: by the last word of a module's name, what `require` calls it (`path`), its head
+--- (`about`) and its functions in order, each with the line by which a function is known
+--- (`linedefined`), name, arguments and text.
 
 local function block_text(lines)
   for i, line in ipairs(lines) do lines[i] = line:gsub('^%-%-%- ?', '') end
@@ -34,8 +35,8 @@ local function parse(path)
   return doc
 end
 
-local function write(out, doc)
-  out:write(('{ about = %q, functions = {\n'):format(doc.about))
+local function write(out, doc, path)
+  out:write(('{ path = %q, about = %q, functions = {\n'):format(path, doc.about))
   for _, f in ipairs(doc.functions) do
     out:write(('{ line = %d, name = %q, arguments = %q, method = %s, text = %q },\n'):format(f.line,
       f.name, f.arguments, tostring(f.method), f.text))
@@ -48,7 +49,7 @@ out:write 'return {\n'
 for i = 2, #arg do
   local name = arg[i]:match '([%w_]+)%.lua$'
   out:write(('[%q] = '):format(name))
-  write(out, parse(arg[i]))
+  write(out, parse(arg[i]), (arg[i]:gsub('^lua/', ''):gsub('%.lua$', ''):gsub('/', '.')))
 end
 out:write '}\n'
 out:close()

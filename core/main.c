@@ -29,7 +29,7 @@ static int start(lua_State *L) {
   push_arguments(L, (int)lua_tointeger(L, 2), lua_touserdata(L, 1));
   lua_settop(L, 0);
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "moonstill.cli");
+  lua_pushliteral(L, "moonstill.prompt.cli");
   lua_call(L, 1, 1);
   lua_getfield(L, -1, "main");
   ms_prompt_push(L);

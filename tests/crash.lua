@@ -1,7 +1,7 @@
 --- Kills a run, or lets a system call fail, at every call that touches its output folder; tests/crash
 --- says how it is called.
 
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local tools = require 'tests.tools'
 
 -- What is disturbed, and the errors that such a call gives in the world.

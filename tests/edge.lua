@@ -21,7 +21,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local models = require 'tests.models'
 local small = require 'tests.tokenizers'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 
 local root = assert(os.getenv 'MS_ROOT')
 local rounds = tonumber(arg[1] or 30)
@@ -46,15 +46,16 @@ end
 local LEFT_OUT = { repl = true, cli = true, leave = true }
 
 local modules = {}
-for file in io.popen('ls ' .. root .. '/lua/moonstill'):lines() do
-  local name = file:match '^(.*)%.lua$'
-  if name ~= 'init' and name ~= 'C' and not LEFT_OUT[name] then modules[#modules + 1] = name end
+for path in io.popen(('cd %s/lua/moonstill && find * -path "*/*.lua" | sort'):format(root)):lines() do
+  local name = path:match '([^/]+)%.lua$'
+  path = path:gsub('%.lua$', ''):gsub('/', '.')
+  if not LEFT_OUT[name] then modules[#modules + 1] = { name = name, path = 'moonstill.' .. path } end
 end
 
 -- Public is what help, README or a recipe names; the other modules are parts of those. They may not
 -- crash either, but who calls them wrongly is the library, as with functions told whom to blame.
 local public = {}
-for file in io.popen(('cd %s && cat README.md lua/moonstill/help.lua recipes/*.lua'):format(root)):lines() do
+for file in io.popen(('cd %s && cat README.md lua/moonstill/prompt/help.lua recipes/*.lua'):format(root)):lines() do
   for name in file:gmatch 'ms%.([%a_]+)' do public[name] = true end
 end
 
@@ -259,8 +260,8 @@ end
 -- A message sets this to one class or module.
 local only = os.getenv 'MS_EDGE_ONLY'
 
-for _, name in ipairs(modules) do
-  local module = ms[name]
+for _, it in ipairs(modules) do
+  local name, module = it.name, require(it.path)
   local callable = type(module) == 'function' or (getmetatable(module) or {}).__call
   if not only or only == name then
     if callable then try(name .. '()', module) end

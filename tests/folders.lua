@@ -1,9 +1,9 @@
 --- Small model folders, made by hand: what the specs of config, weights and saving share.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
-local json = require 'moonstill.json'
-local text = require 'moonstill.text'
+local check = require 'moonstill.base.check'
+local json = require 'moonstill.base.json'
+local text = require 'moonstill.base.text'
 local tools = require 'tests.tools'
 
 local M = {}

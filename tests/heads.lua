@@ -3,7 +3,7 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 
 local M = {}
 

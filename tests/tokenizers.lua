@@ -1,5 +1,5 @@
 --- Small tokenizers for the specs: tables that become tokenizer.json files.
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 
 local M = {}
 

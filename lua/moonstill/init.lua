@@ -1,30 +1,34 @@
 --- moonstill: `local ms = require "moonstill"`. A module is loaded when it is first used.
 local M = { _VERSION = '0.1.0' }
 
--- The module that gives each name of `ms` where the name is not the module's own.
-local from = { option = 'config', required = 'config', optional = 'config', one_of = 'config',
-  ce = 'kd' }
+-- Where each name of `ms` is found: its module, and the field of it for those after the line.
+local from = {
+  batch = 'data.batch', bpe = 'text.bpe', chat = 'text.chat', config = 'run.config',
+  dataset = 'data.dataset', device = 'tensor.device', generate = 'model.generate',
+  json = 'base.json', kd = 'loss.kd', leave = 'base.leave', lock = 'run.lock',
+  model = 'model.model', ops = 'tensor.ops', optimizer = 'train.optimizer',
+  packing = 'data.packing', plot = 'plot.plot', run = 'run.run', schedule = 'train.schedule',
+  scope = 'base.scope', smoke = 'toy.smoke', sorted = 'base.sorted', target = 'loss.target',
+  tensor = 'tensor.tensor', tokenizer = 'text.tokenizer', toy = 'toy.toy',
+  ----
+  ce = 'loss.kd', one_of = 'run.config', option = 'run.config', optional = 'run.config',
+  required = 'run.config',
+}
+local is_field = { ce = true, one_of = true, option = true, optional = true, required = true }
 
--- In the executable the docstrings know what else there is.
 local function unknown(name)
-  local found, docs = pcall(require, 'moonstill.docs')
-  local sorted, options_of = require 'moonstill.sorted', require 'moonstill.options'
-  local near = found and options_of.nearest(tostring(name), sorted.keys(docs, from))
+  local sorted, options = require 'moonstill.base.sorted', require 'moonstill.base.options'
+  local near = options.nearest(tostring(name), sorted.keys(from))
   local hint = near and ("; did you mean '%s'?"):format(near) or ''
-  return ("moonstill has no '%s'%s"):format(name, hint)
+  return ("moonstill has no '%s'%s"):format(tostring(name), hint)
 end
 
 setmetatable(M, {
   __index = function(_, name)
-    local module = from[name]
-    local ok, value = pcall(require, 'moonstill.' .. (module or name))
-    if not ok then
-      if value:find("module 'moonstill." .. name .. "' not found", 1, true) then
-        value = unknown(name)
-      end
-      error(value, 2)
-    end
-    if module then value = value[name] end
+    if not from[name] then error(unknown(name), 2) end
+    local ok, value = pcall(require, 'moonstill.' .. from[name])
+    if not ok then error(value, 2) end
+    if is_field[name] then value = value[name] end
     rawset(M, name, value)
     return value
   end,

@@ -2,7 +2,7 @@
 ---   luajit tests/bench/pytorch.lua FOLDER BATCH THREADS
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 
 local folder, size, threads = arg[1], tonumber(arg[2]), tonumber(arg[3])
 local KD = { target = 'hidden', temperature = 2 }

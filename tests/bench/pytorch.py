@@ -239,7 +239,7 @@ def versions():
                                                     sys.version.split()[0]))
     for line in blas:
         print("  " + line[:160])
-    lua = "io.write((require 'moonstill.text')((function() local o = require('ffi').new 'char *[1]' " \
+    lua = "io.write((require 'moonstill.base.text')((function() local o = require('ffi').new 'char *[1]' " \
           "require 'moonstill.C'.ms_version(1, o) return o[0] end)()))"
     env = dict(os.environ, LUA_PATH="lua/?.lua;lua/?/init.lua;;")
     env.setdefault("MS_LIB", os.path.join(ROOT, os.environ.get("MS_BUILD", "build"), "libmoonstill.so"))

@@ -4,7 +4,7 @@
 ---
 ---     luajit tests/fuzz/models.lua SECONDS [SEED]
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local folders = require 'tests.folders'
 local tools = require 'tests.tools'
 

@@ -7,8 +7,8 @@
 --- Half of the rounds change bytes of the text, half change the tree: a node is dropped, doubled or
 --- replaced by a value of another kind or by another node.
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
-local tokenizer = require 'moonstill.tokenizer'
+local json = require 'moonstill.base.json'
+local tokenizer = require 'moonstill.text.tokenizer'
 
 -- A file with at least one of everything that the loader knows.
 local function base()

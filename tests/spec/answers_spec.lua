@@ -2,7 +2,7 @@
 -- for every kind of tokenizer, as ids and as text.
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local models = require 'tests.models'
 local small = require 'tests.tokenizers'
 local tools = require 'tests.tools'

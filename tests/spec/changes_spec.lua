@@ -1,7 +1,7 @@
 -- What was made of a model's weights and still refers to them, once they are others.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 local heads = require 'tests.heads'
 local models = require 'tests.models'
 local ms = require 'moonstill'

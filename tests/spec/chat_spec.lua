@@ -1,5 +1,5 @@
 local ms = require 'moonstill'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local tools = require 'tests.tools'
 local small = require 'tests.tokenizers'
 

@@ -2,8 +2,8 @@
 --- integers are meant, and keys that no option has.
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local check = require 'moonstill.check'
-local json = require 'moonstill.json'
+local check = require 'moonstill.base.check'
+local json = require 'moonstill.base.json'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 

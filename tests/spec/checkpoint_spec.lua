@@ -2,9 +2,9 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
-local json = require 'moonstill.json'
-local sorted = require 'moonstill.sorted'
+local check = require 'moonstill.base.check'
+local json = require 'moonstill.base.json'
+local sorted = require 'moonstill.base.sorted'
 local tools = require 'tests.tools'
 
 local config = json.read('tests/fixtures/adamw.json').config
@@ -313,7 +313,7 @@ describe('checkpoints', function()
       optimizer:write(folder .. '/step-1', model, '{"n":1}')
       local hash = select(2, tools.run('cat ' .. folder .. '/step-1/* | cksum'))
       local code = ([[
-        local ms, json = require 'moonstill', require 'moonstill.json'
+        local ms, json = require 'moonstill', require 'moonstill.base.json'
         local config = json.read('tests/fixtures/adamw.json').config
         local model = ms.model.create(config, 1, { train = true, dtype = 'f32' })
         local optimizer = ms.optimizer.new(model)

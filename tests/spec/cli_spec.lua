@@ -66,8 +66,8 @@ describe('the command line', function()
     has(err, 'stack traceback:\n\t' .. path .. ':3: in main chunk')
   end)
   it('keeps line numbers of the modules inside', function()
-    local _, _, err = tools.run('MS_TRACE=1 ' .. program .. " -e 'ms.text {}'")
-    assert.truthy(err:find 'lua/moonstill/text%.lua:%d+')
+    local _, _, err = tools.run('MS_TRACE=1 ' .. program .. " -e 'require [[moonstill.base.text]] {}'")
+    assert.truthy(err:find 'lua/moonstill/base/text%.lua:%d+')
   end)
   it('prints errors that are not text', function()
     local status, _, err = moonstill('-e', 'error(setmetatable({}, {__tostring = function() return "odd" end}))')
@@ -80,7 +80,7 @@ describe('the command line', function()
     assert.equal('', tools.read(out))
   end)
   it('warns on stderr, tells more when it is asked to, and can be told to be quiet', function()
-    local code = tools.quote 'require "moonstill.device".open("cpu")'
+    local code = tools.quote 'require "moonstill.tensor.device".open("cpu")'
     local function err(environment)
       return select(3, tools.run(('%s %s -e %s'):format(environment, program, code)))
     end
@@ -166,7 +166,8 @@ describe('the command line', function()
     local status, out = tools.run(('ulimit -f 10; %s %s %s/large'):format(program, write, folder))
     assert.equal(0, status)
     has(out, 'File too large')
-    local core = recipe [[require 'moonstill.check'(require 'moonstill.C'.ms_file_write(arg[1], ('x'):rep(1e5), 1e5))]]
+    local core = recipe [[
+      require 'moonstill.base.check'(require 'moonstill.C'.ms_file_write(arg[1], ('x'):rep(1e5), 1e5))]]
     local _, err
     status, _, err = tools.run(('ulimit -f 10; %s %s %s/large'):format(program, core, folder))
     assert.equal(1, status)
@@ -219,7 +220,7 @@ describe('the command line', function()
     assert.same({ 1, '' }, { status, out })
     has(err, '[2J')
     assert.is_nil(err:find('[\27\155]'))
-    local _, why = pcall(require 'moonstill.model'.open, path) -- nor does the core, for other programs
+    local _, why = pcall(require 'moonstill.model.model'.open, path) -- nor does the core, for other programs
     assert.truthy(why:find('odd?[2J??', 1, true), why)
     status, _, err = moonstill('-e', "error 'a \27[2J b\\nc'")
     assert.equal(1, status)

@@ -1,6 +1,6 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local models = require 'tests.models'
 local read = require 'tests.reference.read'
 local tools = require 'tests.tools'

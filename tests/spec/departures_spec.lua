@@ -1,7 +1,7 @@
 -- Where a run departs from what was asked: one line each, and none where it does not.
-local departures = require 'moonstill.departures'
-local json = require 'moonstill.json'
-local schedule = require 'moonstill.schedule'
+local departures = require 'moonstill.run.departures'
+local json = require 'moonstill.base.json'
+local schedule = require 'moonstill.train.schedule'
 local tools = require 'tests.tools'
 
 -- The lines for a run of 20 steps in 2 epochs, but for what `changes` says.

@@ -1,7 +1,7 @@
 --- Documents: JSON and YAML texts as values, and what is refused.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local tools = require 'tests.tools'
 
 local function fails(text, what, parse)

@@ -89,7 +89,7 @@ describe('at the edge between Lua and C', function()
 
   it('a sample outlives its data set', function()
     local folder = tools.folder()
-    require 'moonstill.bpe'.write(folder, require 'moonstill.bpe'.learn({ 'some words' }, 300), 64)
+    require 'moonstill.text.bpe'.write(folder, require 'moonstill.text.bpe'.learn({ 'some words' }, 300), 64)
     local rows = tools.write(folder .. '/a.txt', ('some words '):rep(10))
     local ids, n = ms.dataset.open(rows, ms.chat.open(folder), { max_tokens = 64 }):sample(1)
     local before = {}

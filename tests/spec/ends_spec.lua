@@ -2,8 +2,8 @@
 -- folder of the result.
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local ends = require 'moonstill.ends'
-local json = require 'moonstill.json'
+local ends = require 'moonstill.text.ends'
+local json = require 'moonstill.base.json'
 local folders = require 'tests.folders'
 local models = require 'tests.models'
 local small = require 'tests.tokenizers'
@@ -158,7 +158,7 @@ describe('the ends of answers', function()
   it('are refused by the core where the model has no such row', function()
     local model = models.chain({}, VOCAB)
     assert.has_error(function()
-      require 'moonstill.check' (C.ms_model_set_ends(model.p, 1, require 'ffi'.new('int32_t[1]', VOCAB)))
+      require 'moonstill.base.check' (C.ms_model_set_ends(model.p, 1, require 'ffi'.new('int32_t[1]', VOCAB)))
     end, 'model: id 304 ends an answer, outside the vocabulary of 304')
     assert.equal(-1, C.ms_model_ends(model.p, nil))
     model:free()

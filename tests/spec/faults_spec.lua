@@ -12,7 +12,7 @@
 --   B 41 teacher caches.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 local heads = require 'tests.heads'
 local ms = require 'moonstill'
 local tools = require 'tests.tools'

@@ -2,9 +2,9 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
-local json = require 'moonstill.json'
-local text = require 'moonstill.text'
+local check = require 'moonstill.base.check'
+local json = require 'moonstill.base.json'
+local text = require 'moonstill.base.text'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 

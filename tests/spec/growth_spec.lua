@@ -1,5 +1,5 @@
 --- What grows out of a small text is bounded, and the error says what grew and the limit.
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
 local tools = require 'tests.tools'
 local folders = require 'tests.folders'

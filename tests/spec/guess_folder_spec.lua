@@ -1,9 +1,9 @@
 -- Folders that people give in the place of others: what the error says they are, and what to do.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 local folders = require 'tests.folders'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
 local tools = require 'tests.tools'
 
@@ -242,12 +242,12 @@ describe('why there is nothing at a path', function()
   local out = ffi.new 'char *[1]'
   it('is the same for all that ask', function()
     check(C.ms_path_missing('org/name', 'file', out))
-    local text = require 'moonstill.text' (out[0])
-    assert.equal(text, require 'moonstill.paths'.missing 'org/name')
+    local text = require 'moonstill.base.text' (out[0])
+    assert.equal(text, require 'moonstill.base.paths'.missing 'org/name')
     for path, hub in pairs { ['a-b/c_d.e-1.5'] = true, ['a/b.json'] = false, ['./a/b'] = false,
       ['a/b/c'] = false, ['-a/b'] = false, ['a/'] = false, ['/a/b'] = false, ['a/b.v2'] = false,
       ['Qwen/Qwen2.5-0.5B'] = true, ['a/b c'] = false } do
-      local said = require 'moonstill.paths'.missing(path)
+      local said = require 'moonstill.base.paths'.missing(path)
       assert.equal(hub, said:find('hub', 1, true) ~= nil, path .. ': ' .. said)
     end
   end)

@@ -1,8 +1,8 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 local folders = require 'tests.folders'
-local text = require 'moonstill.text'
+local text = require 'moonstill.base.text'
 local tools = require 'tests.tools'
 
 local place = tools.folder()
@@ -141,7 +141,7 @@ describe('what a reader met in the place of a model\'s file', function()
   end)
 
   it('is no byte order mark, which some editors write', function()
-    local json = require 'moonstill.json'
+    local json = require 'moonstill.base.json'
     local path = folders.folder('\239\187\191' .. json.encode(folders.tiny()), folders.tiny_tensors(), place)
     assert(folders.open(path))
   end)

@@ -1,6 +1,6 @@
 --- JSON written, and files of JSON lines.
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local tools = require 'tests.tools'
 
 local function with_file(text, body)

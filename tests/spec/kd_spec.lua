@@ -171,7 +171,7 @@ describe('kd', function()
     assert.is_true(seen[2].target == t.p)
 
     -- in a step: the step's norms, and it hears what the terms give
-    local ledger, heard = require 'moonstill.ledger', 0
+    local ledger, heard = require 'moonstill.loss.ledger', 0
     ledger.bind(b, { norm = function(_, on) return on == 'all' and 7 or 3 end,
       record = function() heard = heard + 1 end })
     list[1].weight = 0.125

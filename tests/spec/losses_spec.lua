@@ -1,7 +1,7 @@
 --- What a step says that it learnt, and what a validation measured: values from the definition, and
 --- nothing that was not measured.
 local ms = require 'moonstill'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local models = require 'tests.models'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
@@ -70,7 +70,7 @@ describe('a term whose weight changes within a step', function()
       local parts = { own(ms.batch { a }), own(ms.batch { b }) }
       local step = { norm = function() return parts[1]:weight() + parts[2]:weight() end, record = function() end }
       for i, part in ipairs(parts) do
-        require 'moonstill.ledger'.bind(part, step)
+        require 'moonstill.loss.ledger'.bind(part, step)
         model:learn(part, { ms.ce(factor[i]), ms.kd(own(t:targets(part, how)), 3 * factor[i], how) })
       end
       local got = models.gradients(model)

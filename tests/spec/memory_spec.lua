@@ -1,6 +1,6 @@
 --- Memory that ends, at any request of ours or of the libraries below, through everything that reads
 --- and writes: an error, nothing left behind, and afterwards the same result as if nothing had been.
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
 local models = require 'tests.models'
 local tools = require 'tests.tools'

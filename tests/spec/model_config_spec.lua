@@ -1,7 +1,7 @@
 -- Which config.json is accepted, and what is said where it is not. tests/c/model_config.c tests what
 -- the accepted ones mean.
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local folders = require 'tests.folders'
 local fuzz = require 'tests.fuzz.models'
 local tools = require 'tests.tools'

@@ -19,7 +19,7 @@ end
 
 describe('model', function()
   it('is made from a config, the same for the same seed', function()
-    local a, b = create(), ms.model.create(require 'moonstill.json'.encode(models.config()), 5)
+    local a, b = create(), ms.model.create(require 'moonstill.base.json'.encode(models.config()), 5)
     local c = ms.model.create(models.config(), 6)
     assert.is_true(models.same_bits(logits_of(a), logits_of(b), 9 * VOCAB))
     assert.is_false((models.same_bits(logits_of(a), logits_of(c), 9 * VOCAB)))
@@ -328,7 +328,7 @@ describe('a student and its teacher', function()
     local target = teacher:targets(batch, cfg)
     local terms = { ms.kd(target, 1, cfg) }
     local before = value(terms)
-    local optimizer = require('moonstill.optimizer').new(student)
+    local optimizer = require('moonstill.train.optimizer').new(student)
     for _ = 1, 60 do
       student:learn(batch, terms)
       optimizer:step(3e-3)

@@ -2,7 +2,7 @@
 -- tiny masses. The grid against the reference is in head_spec.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 local heads = require 'tests.heads'
 local tools = require 'tests.tools'
 

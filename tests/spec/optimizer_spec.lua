@@ -2,8 +2,8 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
-local json = require 'moonstill.json'
+local check = require 'moonstill.base.check'
+local json = require 'moonstill.base.json'
 local tools = require 'tests.tools'
 
 local fixture = json.read 'tests/fixtures/adamw.json'

@@ -1,5 +1,5 @@
 --- Curves as SVG and in the terminal.
-local plot = require 'moonstill.plot'
+local plot = require 'moonstill.plot.plot'
 local tools = require 'tests.tools'
 
 local function panel(more)
@@ -133,7 +133,7 @@ describe('plot.svg', function()
   end)
 
   it('leaves out what is null in JSON', function()
-    local json = require 'moonstill.json'
+    local json = require 'moonstill.base.json'
     local p = panel()
     p.series = { { name = 'x', x = { 0, 1, 2, 3, 4 }, y = json.decode '[1, 2, null, 3, 4]' } }
     assert.equal(2, #points(plot.svg(p)))

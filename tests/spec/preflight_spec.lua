@@ -24,7 +24,7 @@ end
 
 local function listing(path) return select(2, tools.run('find ' .. path .. ' | sort')) end
 
-local real = require 'moonstill.paths'.real
+local real = require 'moonstill.base.paths'.real
 
 describe('a path', function()
   it('is real: absolute, without links, with what is not there as it is', function()

@@ -37,7 +37,7 @@ describe('README.md', function()
     local status, _, err = tools.run(tools.quote(program) .. ' ' .. tools.write(place .. '/own.lua', recipe))
     assert.equal(0, status, err)
     assert.truthy(tools.exists(place .. '/out/own/student/tokenizer.json'))
-    local json, steps, first, last = require 'moonstill.json', 0, nil, nil
+    local json, steps, first, last = require 'moonstill.base.json', 0, nil, nil
     for _, line in json.lines(place .. '/out/own/metrics.jsonl') do
       steps, first, last = steps + 1, first or line, line
     end

@@ -1,6 +1,6 @@
 --- The recipes: each has a --smoke size that is run here as a user runs it.
 local ms = require 'moonstill'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local tools = require 'tests.tools'
 
 local recipes = { 'distill', 'sft' }

@@ -1,7 +1,7 @@
 --- Runs: the same numbers however a step is cut or a run is interrupted. Real processes.
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local json = require 'moonstill.json'
+local json = require 'moonstill.base.json'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 

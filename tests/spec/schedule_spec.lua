@@ -1,5 +1,5 @@
 --- Schedules against their closed forms.
-local schedule = require 'moonstill.schedule'
+local schedule = require 'moonstill.train.schedule'
 
 local function values(f, total)
   local list = {}

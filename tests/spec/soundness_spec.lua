@@ -1,5 +1,5 @@
 -- What a loss is, by the losses before it, and which checkpoint is known to be sound.
-local soundness = require 'moonstill.soundness'
+local soundness = require 'moonstill.train.soundness'
 
 local function new_run()
   local run = { state = { far = 0, ruined = 0, sound = 0, skips = 0, step = 0 }, saved = 0, said = {}, max_skips = 3 }

@@ -1,7 +1,7 @@
 -- Results are the same, bit for bit, for any number of threads.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local check = require 'moonstill.check'
+local check = require 'moonstill.base.check'
 local losses = require 'tests.heads'
 local ms = require 'moonstill'
 local tools = require 'tests.tools'

@@ -1,9 +1,9 @@
 --- The toy data set and its tokenizer: what quickstart trains on.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local bpe = require 'moonstill.bpe'
-local json = require 'moonstill.json'
-local toy = require 'moonstill.toy'
+local bpe = require 'moonstill.text.bpe'
+local json = require 'moonstill.base.json'
+local toy = require 'moonstill.toy.toy'
 local tools = require 'tests.tools'
 
 -- The numbers of a problem, worked out again from what its answer says.

@@ -1,7 +1,7 @@
 --- run:validate: what it measures, and when it measures it again; how many ids take part.
 local ms = require 'moonstill'
-local bpe = require 'moonstill.bpe'
-local json = require 'moonstill.json'
+local bpe = require 'moonstill.text.bpe'
+local json = require 'moonstill.base.json'
 local recipe = require 'tests.run_recipe'
 local tools = require 'tests.tools'
 

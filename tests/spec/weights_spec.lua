@@ -1,8 +1,8 @@
 -- Model folders in and out: which tensors are wanted, where they may lie, what is written.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local json = require 'moonstill.json'
-local sorted = require 'moonstill.sorted'
+local json = require 'moonstill.base.json'
+local sorted = require 'moonstill.base.sorted'
 local folders = require 'tests.folders'
 local tools = require 'tests.tools'
 

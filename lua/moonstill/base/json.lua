@@ -1,0 +1,396 @@
+--- JSON, YAML and lines of JSON, as Lua values.
+---
+--- Objects become tables, arrays become tables that `json.is_array` knows, null becomes
+--- `json.null`. Numbers are doubles: integers are exact up to 2^53. The parsers are the core's,
+--- with limits on size and depth; a duplicate key is an error.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local known = require 'moonstill.base.options'.known
+local paths = require 'moonstill.base.paths'
+local sorted = require 'moonstill.base.sorted'
+
+local M = {}
+
+--- What null is in decoded values: false-like only by comparison, `x == json.null`.
+M.null = setmetatable({}, {
+  __tostring = function() return 'null' end,
+  __newindex = function() error('json.null cannot be changed', 2) end,
+})
+
+local array_type = {}
+
+--- Marks a table as an array, which matters when it is empty. Returns it.
+--- @param t table?
+--- @return table
+function M.array(t) return setmetatable(t or {}, array_type) end
+
+--- Whether a value is an array: decoded as one, marked as one, or with a first element.
+--- @param t any
+--- @return boolean
+function M.is_array(t)
+  if type(t) ~= 'table' or t == M.null then return false end
+  return getmetatable(t) == array_type or t[1] ~= nil
+end
+
+--- Whether a value is an object: a table that is neither null nor an array.
+--- @param t any
+--- @return boolean
+function M.is_object(t) return type(t) == 'table' and t ~= M.null and not M.is_array(t) end
+
+-- decoding ---------------------------------------------------------------------------------------
+
+local NULL, FALSE, TRUE = C.MS_DOC_NULL, C.MS_DOC_FALSE, C.MS_DOC_TRUE
+local NUMBER, STRING, ARRAY = C.MS_DOC_NUMBER, C.MS_DOC_STRING, C.MS_DOC_ARRAY
+local out = ffi.new 'ms_doc *[1]'
+local total = ffi.new 'int64_t[1]'
+
+--- The value that starts at node `i`, and the index after it.
+local function build(nodes, i)
+  local n = nodes[i]
+  local kind = n.kind
+  if kind == STRING then return ffi.string(n.text, n.bytes), i + 1 end
+  if kind == NUMBER then return n.number, i + 1 end
+  if kind == NULL then return M.null, i + 1 end
+  if kind == TRUE or kind == FALSE then return kind == TRUE, i + 1 end
+  local t, count = {}, tonumber(n.count)
+  i = i + 1
+  if kind == ARRAY then
+    for k = 1, count do t[k], i = build(nodes, i) end
+    return setmetatable(t, array_type), i
+  end
+  for _ = 1, count do
+    local key = ffi.string(nodes[i].text, nodes[i].bytes)
+    t[key], i = build(nodes, i + 1)
+  end
+  return t, i
+end
+
+local function decode(parse, text, name, level)
+  if type(text) ~= 'string' then error('text expected, got ' .. type(text), 3) end
+  check(parse(check.text('json', 'name', name, 3), text, #text, out), level or 3)
+  local doc = out[0]
+  local ok, value = pcall(build, C.ms_doc_nodes(doc, total), 0)
+  C.ms_doc_free(doc)
+  if not ok then error(value, 0) end
+  return value
+end
+
+--- The value of a JSON text.
+--- @param text string
+--- @param name? string what errors call it; default "JSON"
+function M.decode(text, name) return decode(C.ms_doc_parse_json, text, name or 'JSON') end
+
+--- The value of a YAML text: one document, YAML 1.2's core schema. An empty one is null.
+--- @param text string
+--- @param name? string what errors call it; default "YAML"
+function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name or 'YAML') end
+
+--- A text without the byte order mark that some programs put before it.
+--- @param text string
+--- @return string
+function M.without_mark(text)
+  if type(text) ~= 'string' then error('text expected, got ' .. type(text), 2) end
+  return text:sub(1, 3) == '\239\187\191' and text:sub(4) or text
+end
+
+local CHUNK = 65536
+local MOST = 256 * 2 ^ 20 -- bytes of a text or a line: the core reads no longer ones
+
+-- A file may have no end, as devices do.
+local function read_all(path)
+  check.path('json', path, 3)
+  if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 3) end
+  local file, why = io.open(path, 'rb')
+  if not file then error(why, 3) end
+  local parts, bytes, part, problem = {}, 0, nil, nil
+  repeat
+    part, problem = file:read(16 * CHUNK)
+    parts[#parts + 1] = part
+    bytes = bytes + (part and #part or 0)
+  until not part or bytes > MOST
+  file:close()
+  if problem then error(path .. ': ' .. problem, 3) end
+  if bytes > MOST then error(('%s: longer than %d bytes, the limit'):format(path, MOST), 3) end
+  return M.without_mark(table.concat(parts))
+end
+
+-- What a file is that cannot be read says more than where a parser stopped.
+local function decode_file(parse, path)
+  local ok, value = pcall(decode, parse, read_all(path), path, check.NOWHERE)
+  if ok then return value end
+  local guess = paths.guess(path)
+  error(guess and path .. ': ' .. guess or value, 0)
+end
+
+--- The value of a JSON file.
+--- @param path string
+function M.read(path) return decode_file(C.ms_doc_parse_json, path) end
+
+--- The value of a YAML file.
+--- @param path string
+function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
+
+-- lines ------------------------------------------------------------------------------------------
+
+--- Iterates over the lines of a file, with their numbers and without their ends; any byte may occur
+--- in a line, and the file is never held as a whole. The third value is true for a line that ended:
+--- the last one may not have.
+--- @param path string
+--- @return fun(): integer?, string?, boolean?
+function M.text_lines(path)
+  check.path('json', path)
+  if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 2) end
+  local file, why = io.open(path, 'rb')
+  if not file then error(why, 2) end
+  local chunk, at, number = '', 1, 0
+  local parts = {} -- of a line that spans chunks: joined once, so long lines cost no more
+
+  local function too_long()
+    file:close()
+    file = nil
+    error(('%s: line %d is longer than %d bytes, the limit'):format(path, number + 1, MOST), 3)
+  end
+
+  local function line(text, ended)
+    if #parts > 0 then
+      parts[#parts + 1] = text
+      text = table.concat(parts)
+      parts = {}
+    end
+    number = number + 1
+    return number, number == 1 and M.without_mark(text) or text, ended
+  end
+
+  return function()
+    while file do
+      local stop = chunk:find('\n', at, true)
+      if stop then
+        local text = chunk:sub(at, stop - 1)
+        at = stop + 1
+        return line(text, true)
+      end
+      if at <= #chunk then parts[#parts + 1] = chunk:sub(at) end
+      if #parts > MOST / CHUNK then too_long() end
+      local more, problem = file:read(CHUNK)
+      chunk, at = more or '', 1
+      if not more then
+        file:close()
+        file = nil
+        if problem then error(path .. ': ' .. problem, 2) end
+        if #parts > 0 then return line('', false) end
+      end
+    end
+  end
+end
+
+--- Iterates over a file of JSON values, one a line: line number and value. Empty lines are passed
+--- over; a malformed one is an error that names file and line.
+--- @param path string
+--- @return fun(): integer?, any
+function M.lines(path)
+  check.path('json', path)
+  local next_line = M.text_lines(path)
+  return function()
+    while true do
+      local number, text = next_line()
+      if not number then return nil end
+      if text:find '%S' then
+        return number, decode(C.ms_doc_parse_json, text, path .. ': record on line ' .. number)
+      end
+    end
+  end
+end
+
+-- encoding ---------------------------------------------------------------------------------------
+
+local escapes = { ['"'] = '\\"', ['\\'] = '\\\\', ['\b'] = '\\b', ['\f'] = '\\f', ['\n'] = '\\n',
+  ['\r'] = '\\r', ['\t'] = '\\t' }
+local function escape(c) return escapes[c] or ('\\u%04x'):format(c:byte()) end
+
+local function quote(s) return '"' .. s:gsub('[%c"\\\127]', escape) .. '"' end
+
+local function number_text(x, where)
+  if x ~= x or x == math.huge or x == -math.huge then
+    error(('JSON has no %s (at %s)'):format(x, where), 0)
+  end
+  if x == math.floor(x) and math.abs(x) <= 2 ^ 53 then
+    return x == 0 and 1 / x < 0 and '-0.0' or ('%d'):format(x)
+  end
+  local short = ('%.15g'):format(x)
+  return tonumber(short) == x and short or ('%.17g'):format(x)
+end
+
+--- Keys of an object: those that `order` lists, in its order, then the others, sorted.
+local function sorted_keys(t, order, where)
+  local keys, listed = {}, {}
+  for _, key in ipairs(order or {}) do
+    if t[key] ~= nil and not listed[key] then
+      keys[#keys + 1] = key
+      listed[key] = true
+    end
+  end
+  for _, key in ipairs(sorted.keys(t)) do
+    if type(key) ~= 'string' then
+      error(('JSON keys are strings, not %s (at %s)'):format(tostring(key), where), 0)
+    end
+    if not listed[key] then keys[#keys + 1] = key end
+  end
+  return keys
+end
+
+local write
+
+--- Writes `count` parts between brackets, each by `part(i)`, indented when asked to.
+local function write_list(w, open, close, count, part)
+  if count == 0 then return w:put(open .. close) end
+  w:put(open)
+  w.depth = w.depth + 1
+  if w.depth > 1000 then error('JSON: nested more than 1000 deep, or in a circle', 0) end
+  for i = 1, count do
+    if i > 1 then w:put(w.indent and ',' or w.comma) end
+    if w.indent then w:put('\n' .. (' '):rep(w.indent * w.depth)) end
+    part(i)
+  end
+  w.depth = w.depth - 1
+  if w.indent then w:put('\n' .. (' '):rep(w.indent * w.depth)) end
+  w:put(close)
+end
+
+function write(w, value, where)
+  local kind = type(value)
+  if value == nil or value == M.null then return w:put 'null' end
+  if kind == 'string' then return w:put(quote(value)) end
+  if kind == 'number' then return w:put(number_text(value, where)) end
+  if kind == 'boolean' then return w:put(tostring(value)) end
+  if kind ~= 'table' then error(('JSON has no %s (at %s)'):format(kind, where), 0) end
+  if M.is_array(value) then
+    for key in pairs(value) do
+      if type(key) ~= 'number' or key < 1 or key > #value or key ~= math.floor(key) then
+        error(('an array with the key %s (at %s)'):format(tostring(key), where), 0)
+      end
+    end
+    return write_list(w, '[', ']', #value, function(i)
+      write(w, value[i], where .. '[' .. i .. ']')
+    end)
+  end
+  local keys = sorted_keys(value, w.order, where)
+  write_list(w, '{', '}', #keys, function(i)
+    w:put(quote(keys[i]) .. w.colon)
+    write(w, value[keys[i]], where .. '.' .. keys[i])
+  end)
+end
+
+-- What of a value JSON cannot hold, found on a walk that makes no garbage where there is nothing.
+-- path[1 .. depth]: the keys that lead to the table that is looked at.
+local function note(w, holder, key, why)
+  local words = { w.name }
+  for d = 1, w.depth + 1 do
+    local k = d <= w.depth and w.path[d] or key
+    words[#words + 1] = type(k) == 'string' and '.' .. k or '[' .. tostring(k) .. ']'
+  end
+  w.found = w.found or {}
+  w.found[#w.found + 1] = { path = table.concat(words), why = why, holder = holder, key = key }
+end
+
+-- What is wrong with a value that is no table, or nil.
+local function fault(value)
+  local kind = type(value)
+  if kind == 'number' then return value - value ~= 0 and tostring(value) or nil end
+  if kind == 'string' then
+    if value:find '[\128-\255]' and not pcall(M.decode, quote(value)) then return 'not UTF-8' end
+    return nil
+  end
+  return kind ~= 'boolean' and 'a ' .. kind or nil
+end
+
+local function bad_key(key, count)
+  if not count then return type(key) ~= 'string' and 'under a key that is no string' or nil end
+  if type(key) == 'number' and key >= 1 and key <= count and key % 1 == 0 then return nil end
+  return 'under a key that is no place in an array'
+end
+
+local function walk(w, t)
+  local count = M.is_array(t) and #t or nil
+  w.open[t] = true
+  for key, value in pairs(t) do
+    local why = bad_key(key, count)
+    if not why and value ~= M.null then
+      if type(value) ~= 'table' then
+        why = fault(value)
+      elseif w.open[value] then
+        why = 'a table that holds itself'
+      elseif w.depth >= 900 then
+        why = 'nested too deep'
+      else
+        w.depth = w.depth + 1
+        w.path[w.depth] = key
+        walk(w, value)
+        w.depth = w.depth - 1
+      end
+    end
+    if why then note(w, t, key, why) end
+  end
+  w.open[t] = nil
+end
+
+
+-- They go over `pairs` in every step; sorted.lua says why that is not compiled.
+jit.off(write)
+jit.off(walk)
+
+local walker = { path = {}, open = {} }
+
+--- What of a table `encode` would refuse, or a parser would: nil, or a list sorted by path of what
+--- it is ('run.state.f'), why ('a function'), and the table and the key that hold it.
+--- @param t table
+--- @param name string what paths begin with
+--- @return { path: string, why: string, holder: table, key: any }[]?
+function M.unfit(t, name)
+  check.table('json', 'value', t)
+  check.text('json', 'name', name)
+  walker.name, walker.depth, walker.found = name, 0, nil
+  walk(walker, t)
+  local found = walker.found
+  if found then table.sort(found, function(a, b) return a.path < b.path end) end
+  return found
+end
+
+-- `level`: whom to blame, as in `error`.
+local function encode(value, options, level)
+  level = level + 1
+  options = known('json', { indent = true, order = true }, options, level)
+  if options.indent then check.integer('json', 'indent', options.indent, 0, 80, level) end
+  if options.order ~= nil then check.table('json', 'order', options.order, level) end
+  local w = { n = 0, depth = 0, indent = options.indent, order = options.order, comma = ',',
+    colon = options.indent and ': ' or ':' }
+  function w:put(s)
+    self.n = self.n + 1
+    self[self.n] = s
+  end
+  local ok, why = pcall(write, w, value, 'value')
+  if not ok then error(why, level) end
+  return table.concat(w, '', 1, w.n)
+end
+
+--- The JSON text of a value. Keys are sorted, so equal values give equal texts.
+--- @param value any
+--- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
+--- @param level? integer whom to blame, as in `error`; default the caller
+--- @return string
+function M.encode(value, options, level)
+  return (encode(value, options, 1 + (type(level) == 'number' and level or 1)))
+end
+
+--- Writes a value to a file, as a whole or not at all.
+--- @param path string
+--- @param value any
+--- @param options? table as for `encode`
+function M.write(path, value, options)
+  check.path('json', path)
+  local text = encode(value, options, 2) .. '\n'
+  check(C.ms_file_write(path, text, #text))
+end
+
+return M

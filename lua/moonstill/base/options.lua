@@ -1,0 +1,90 @@
+--- Tables of options: defaults are the list of what there is, anything else is an error.
+local sorted = require 'moonstill.base.sorted'
+
+-- Edits (insert, delete, replace, swap neighbours) from `a` to `b`.
+local function distance(a, b)
+  local two, one = {}, {}
+  for j = 0, #b do one[j] = j end
+  for i = 1, #a do
+    local row = { [0] = i }
+    for j = 1, #b do
+      local same = a:byte(i) == b:byte(j)
+      row[j] = math.min(one[j] + 1, row[j - 1] + 1, one[j - 1] + (same and 0 or 1))
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        row[j] = math.min(row[j], two[j - 2] + 1)
+      end
+    end
+    two, one = one, row
+  end
+  return one[#b]
+end
+
+--- The one of `names` that a word which is none of them may have meant, or nil.
+--- @param word string
+--- @param names string[]
+--- @return string?
+local function nearest(word, names)
+  local best, least = nil, math.min(3, #word) -- of short words too much may be changed
+  for _, name in ipairs(names) do
+    local d = distance(word, name)
+    if d < least then best, least = name, d end
+  end
+  return best
+end
+
+--- What to say of a word that is none of `names`: the one that was meant, or which there are.
+--- @param word any
+--- @param names string[]
+--- @return string
+local function instead(word, names)
+  local near = nearest(tostring(word), names)
+  return near and ("did you mean '%s'?"):format(near) or 'there are ' .. table.concat(names, ', ')
+end
+
+local function unknown(what, there_are, key)
+  local names = sorted.keys(there_are)
+  return ("%s: no option '%s'; %s"):format(what, tostring(key), instead(key, names))
+end
+
+--- An error when `given` has a key that is none of `names`: for options without a fixed default.
+--- @param what string what errors begin with
+--- @param names table<string, any> the keys there are
+--- @param given? table
+--- @param level? integer whom to blame, as in `error`
+--- @return table given, or an empty table
+local function known(what, names, given, level)
+  level = (level or 1) + 1
+  if given == nil then return {} end
+  if type(given) ~= 'table' then
+    error(('%s: options are a %s, not a table'):format(what, type(given)), level)
+  end
+  for key in sorted.pairs(given) do
+    if names[key] == nil then error(unknown(what, names, key), level) end
+  end
+  return given
+end
+
+--- Checks `given` against `defaults` and returns it over them. The type of a default is the type
+--- the option must have; a table as default also takes a single value, an empty string anything.
+--- @param what string what errors begin with
+--- @param defaults table<string, any>
+--- @param given? table
+--- @param level? integer whom to blame, as in `error`
+--- @return table
+local function take(_, what, defaults, given, level)
+  level = (level or 1) + 1
+  local taken = {}
+  for key, value in sorted.pairs(defaults) do taken[key] = value end
+  for key, value in sorted.pairs(known(what, defaults, given, level)) do
+    local default = defaults[key]
+    if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
+      error(('%s: %s is a %s, expected a %s'):format(what, key, type(value), type(default)), level)
+    end
+    taken[key] = value
+  end
+  return taken
+end
+
+--- `distance`: how many edits lie between two words, a swap of neighbours being one.
+return setmetatable({ distance = distance, known = known, nearest = nearest, instead = instead },
+  { __call = take })

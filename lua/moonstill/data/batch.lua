@@ -1,0 +1,185 @@
+--- Batches: one flat run of tokens, cut into segments that do not see each other.
+---
+--- A weight belongs to the position that *predicts*: position t predicts token t + 1, and the last
+--- position of a segment predicts nothing. `response` is what terms with `on = "response"` look at,
+--- `all` what those with `on = "all"` do (1 everywhere unless given).
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local handles = require 'moonstill.base.handle'
+local options_of = require 'moonstill.base.options'
+
+local M = {}
+
+local out = ffi.new 'ms_batch *[1]' -- scratch, read at once
+local ints = ffi.typeof 'int32_t[?]'
+local floats = ffi.typeof 'float[?]'
+local ON = { response = C.MS_ON_RESPONSE, all = C.MS_ON_ALL }
+
+--- @class ms_batch
+local methods = {}
+
+local handle -- the FFI type, below
+local kind = handles.kind('batch', C.ms_batch_free)
+
+--- The core's pointer; an error when the batch was freed or is no batch.
+--- @param batch ms_batch
+--- @param level? integer whom to blame, as in `error`
+function M.pointer(batch, level) return (kind.pointer(batch, (level or 1) + 1)) end
+local pointer = kind.pointer
+
+--- Frees the batch now. A second call does nothing; any other use is an error.
+function methods:free() kind.free(self) end
+
+--- How many tokens it has.
+--- @return integer
+function methods:tokens() return tonumber(C.ms_batch_tokens(pointer(self, 2))) end
+
+--- The sum of the weights of predicting positions: what a term's `norm` adds up.
+--- @param on? '"response"'|'"all"' default "response"
+--- @return number
+function methods:weight(on)
+  local which = ON[on or 'response']
+  if not which then error(('batch: on = "%s", expected "response" or "all"'):format(on), 2) end
+  return C.ms_batch_weight(pointer(self, 2), which)
+end
+
+handle = ffi.metatype('struct { ms_batch *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = function(self)
+    if self.p == nil then return 'batch (freed)' end
+    return ('batch of %d tokens, weight %g on responses'):format(self:tokens(), self:weight())
+  end,
+})
+kind.type = handle
+
+--- A batch from arrays of the FFI, which may be reused after the call.
+--- @param token ffi.cdata* int32_t[tokens]
+--- @param tokens integer
+--- @param segment_start ffi.cdata* int32_t[segments + 1], from 0 to tokens
+--- @param segments integer
+--- @param response? ffi.cdata* float[tokens]; nil: nothing
+--- @param all? ffi.cdata* float[tokens]; nil: 1 everywhere
+--- @return ms_batch
+function M.new(token, tokens, segment_start, segments, response, all)
+  check.integer('batch', 'tokens', tokens, 0, check.EXACT)
+  check.integer('batch', 'segments', segments, 0, check.EXACT)
+  check.cells('batch', 'token', token, 'int', tokens)
+  check.cells('batch', 'segment_start', segment_start, 'int', segments + 1)
+  if response ~= nil then check.cells('batch', 'response', response, 'float', tokens) end
+  if all ~= nil then check.cells('batch', 'all', all, 'float', tokens) end
+  check(C.ms_batch_new(tokens, token, segments, segment_start, response, all, out))
+  return handle(out[0])
+end
+
+local SEGMENT = { tokens = true, count = true, response = true, all = true, weight = true }
+
+-- Lua arrays start at 1, those of the FFI at 0 and need their `count`.
+local function length(segment, number)
+  local what = 'batch: segment ' .. number
+  if type(segment) ~= 'table' then error(('%s is a %s'):format(what, type(segment)), 4) end
+  local tokens = segment.tokens or segment
+  if segment.tokens then options_of.known(what, SEGMENT, segment, 4) end
+  if type(tokens) == 'cdata' then
+    if segment.count == nil then error(what .. ': cdata tokens need `count`', 4) end
+    local n = check.integer(what, 'count', tonumber(segment.count), 0, check.INT32, 4)
+    check.cells(what, 'tokens', tokens, 'int', n, 4)
+    return n
+  end
+  if type(tokens) ~= 'table' then error(('%s: tokens are a %s'):format(what, type(tokens)), 4) end
+  return #tokens
+end
+
+local function fill(to, at, from, n, what, number, level)
+  local base = type(from) == 'cdata' and 0 or 1
+  if base == 1 and #from ~= n then
+    error(('batch: segment %d: %d %s for %d tokens'):format(number, #from, what, n), level)
+  end
+  if base == 1 and what == 'tokens' then
+    check.integers('batch', ('segment %d: token'):format(number), from, 0, check.INT32, level)
+  end
+  for i = 0, n - 1 do to[at + i] = from[base + i] end
+end
+
+local function fill_weights(to, at, segment, name, missing, n, number)
+  local given, weight = segment[name], segment.weight or 1
+  local what = 'batch: segment ' .. number
+  if type(weight) ~= 'number' then
+    error(('%s: weight is a %s, expected a number'):format(what, type(weight)), 4)
+  end
+  if type(given) == 'cdata' then
+    check.cells(what, name, given, 'float', n, 4)
+  elseif type(given) == 'table' then
+    for i = 1, #given do
+      if type(given[i]) ~= 'number' then
+        error(('%s: %s weight %d is a %s'):format(what, name, i, type(given[i])), 4)
+      end
+    end
+  elseif given ~= nil then
+    error(('%s: %s is a %s, expected a list of weights'):format(what, name, type(given)), 4)
+  end
+  if given ~= nil then
+    fill(to, at, given, n, name .. ' weights', number, 5)
+  else
+    for i = 0, n - 1 do to[at + i] = missing end
+  end
+  for i = 0, n - 1 do to[at + i] = to[at + i] * weight end
+end
+
+local function pack(segments)
+  local total = 0
+  for i, segment in ipairs(segments) do total = total + length(segment, i) end
+  local count = #segments
+  local token, start = ints(math.max(total, 1)), ints(count + 1)
+  local response, all = floats(math.max(total, 1)), floats(math.max(total, 1))
+  local at = 0
+  for i, segment in ipairs(segments) do
+    local n = length(segment, i)
+    fill(token, at, segment.tokens or segment, n, 'tokens', i, 4)
+    fill_weights(response, at, segment, 'response', 0, n, i)
+    fill_weights(all, at, segment, 'all', 1, n, i)
+    at = at + n
+    start[i] = at
+  end
+  check(C.ms_batch_new(total, token, count, start, response, all, out), 3)
+  return handle(out[0])
+end
+
+--- Prompts with their answers, such as `generate` gives: the answers' tokens are supervised.
+--- @param prompts integer[][]
+--- @param answers integer[][]
+--- @param weights? number[] of each sample; default 1
+--- @return ms_batch
+function M.from(prompts, answers, weights)
+  check.table('batch', 'prompts', prompts)
+  check.table('batch', 'answers', answers)
+  if weights ~= nil then check.table('batch', 'weights', weights) end
+  if #prompts ~= #answers then
+    error(('batch: %d prompts and %d answers'):format(#prompts, #answers), 2)
+  end
+  local segments = {}
+  for i, prompt in ipairs(prompts) do
+    check.integers('batch', ('prompt %d: id'):format(i), prompt, 0, check.INT32)
+    check.integers('batch', ('answer %d: id'):format(i), answers[i], 0, check.INT32)
+    local tokens, response, from = {}, {}, #prompt
+    for _, id in ipairs(prompt) do tokens[#tokens + 1] = id end
+    for _, id in ipairs(answers[i]) do tokens[#tokens + 1] = id end
+    for t = 1, #tokens do response[t] = t >= from and t < #tokens and 1 or 0 end
+    segments[i] = { tokens = tokens, response = response, weight = weights and weights[i] }
+  end
+  return (pack(segments)) -- keeps the frame
+end
+
+--- `ms.batch { segment, .. }`: a segment is an array of token ids, or a table with `tokens` (an
+--- array, or cdata with `count`), `response` and `all` (weights of predicting positions, arrays or
+--- cdata of the same length), and `weight`, which multiplies both. `ms.batch(prompts, answers)` is
+--- `ms.batch.from`.
+return setmetatable(M, {
+  __call = function(_, segments, answers, weights)
+    if type(segments) ~= 'table' then error('batch: a list of segments expected', 2) end
+    if answers ~= nil then return M.from(segments, answers, weights) end
+    return (pack(segments)) -- keeps the frame
+  end,
+})

@@ -1,0 +1,257 @@
+--- Losses: the list of terms that `student:learn` takes, and what to ask of a teacher.
+---
+---   local target = teacher:targets(batch, cfg.kd)
+---   student:learn(batch, { ms.ce(0.5), ms.kd(target, 0.5, cfg.kd) })
+---
+--- The loss is sum_i weight_i * (mean of term i over its positions); any number of terms, also of
+--- several teachers. A term may be kept and used again: `term:set(weight, target)` makes no
+--- garbage.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local batch = require 'moonstill.data.batch'
+local check = require 'moonstill.base.check'
+local ledger = require 'moonstill.loss.ledger'
+local options_of = require 'moonstill.base.options'
+local results = require 'moonstill.loss.result'
+local sorted = require 'moonstill.base.sorted'
+local targets = require 'moonstill.loss.target'
+local teacher = require 'moonstill.loss.teacher'
+
+local M = {}
+
+--- The objectives, in the order of the core's numbers: the first one is the default.
+M.objectives = { 'forward_kl', 'reverse_kl', 'js', 'skewed_forward_kl', 'skewed_reverse_kl',
+                 'adaptive_kl', 'tvd' }
+--- What becomes of the mass outside a topk target: one more symbol, or left out on both sides.
+M.tails = { 'bucket', 'renormalize' }
+--- The positions a term looks at.
+M.positions = { 'response', 'all' }
+M.targets = targets.kinds
+
+--- The keys of a configuration's `kd` part. objective, tail, on: see the lists above. weight: of
+--- the term; not read here, it is an argument. temperature, teacher_temperature, target, k, vocab,
+--- dtype: see `ms.target`. t_scale: 'auto' (T^2; T for tvd), false (none) or a factor. beta (js),
+--- lambda (skewed ones) and alpha (adaptive_kl, whose head are the fewest largest p with mass >=
+--- 1 - alpha - 1e-6) are read by their objectives.
+M.defaults = { objective = M.objectives[1], weight = 0.5, tail = M.tails[1], t_scale = '',
+               beta = 0.5, lambda = 0.1, alpha = 0.5 }
+for key, value in sorted.pairs(targets.defaults) do M.defaults[key] = value end
+
+local PARAMETER = { js = 'beta', skewed_forward_kl = 'lambda', skewed_reverse_kl = 'lambda',
+                    adaptive_kl = 'alpha' }
+local NAN = 0 / 0
+
+-- The core's number of a name: its place in the list, from 0.
+local function number_of(list, what, name, level)
+  for i, known in ipairs(list) do
+    if known == name then return i - 1 end
+  end
+  error(("kd: no %s '%s'; %s"):format(what, tostring(name), options_of.instead(name, list)),
+    level + 1)
+end
+
+local function scale_of(t_scale, level)
+  if t_scale == '' or t_scale == 'auto' then return NAN end
+  if t_scale == false then return 1 end
+  if type(t_scale) == 'number' then return t_scale end
+  error(("kd: t_scale = %s, expected 'auto', false or a number"):format(tostring(t_scale)),
+    level + 1)
+end
+
+local function check_weight(weight, level)
+  if type(weight) ~= 'number' then
+    error(('the weight of a term is a number, got %s'):format(type(weight)), level + 1)
+  end
+  return weight
+end
+
+-- What a term's options may say of its target, and what the target calls it. Another target means
+-- other numbers. k may differ: a target made of values has its own.
+local CARRIED = { { 'target', 'kind' }, { 'temperature', 'temperature' },
+                  { 'teacher_temperature', 'teacher_temperature' }, { 'vocab', 'vocab' } }
+
+local function asked_of(cfg)
+  local asked
+  for _, pair in ipairs(CARRIED) do
+    local value = cfg and cfg[pair[1]]
+    -- vocab 0: the teacher's width; temperature '': the target's
+    if value ~= nil and value ~= 0 and value ~= '' then
+      asked = asked or {}
+      asked[pair[2]] = value
+    end
+  end
+  return asked
+end
+
+local function check_target(target, asked, level)
+  targets.pointer(target, level + 1)
+  if not asked then return end
+  local info = target:info()
+  for _, pair in ipairs(CARRIED) do
+    local want, has = asked[pair[2]], info[pair[2]]
+    -- a target without a temperature takes the term's
+    if want ~= nil and want ~= has and (has ~= nil or pair[2] ~= 'temperature') then
+      error(('kd: the term asks for %s = %s, its target has %s'):format(pair[1], tostring(want),
+        tostring(has)), level + 1)
+    end
+  end
+end
+
+--- One entry of the list. kind: 'ce' or 'kd'; on: its positions; weight, target: may be changed
+--- between calls; name: what metrics call it, default its kind.
+--- @class ms_loss_term
+--- @field kind string
+--- @field on string
+--- @field weight number
+--- @field target? ms_target
+--- @field name? string
+local term = {}
+term.__index = term
+
+--- Changes weight and, for KD, target (nil: as it was).
+--- @param weight number
+--- @param target? ms_target
+--- @return ms_loss_term self
+function term:set(weight, target)
+  self.weight = check_weight(weight, 2)
+  if target then
+    if self.kind ~= 'kd' then error('a CE term has no target', 2) end
+    check_target(target, self.asked, 2)
+    self.target = target
+  end
+  return self
+end
+
+--- What the term measures, whatever its weight: where two terms differ in any of it, they are not
+--- one and the same.
+--- @return table<string, any>
+function term:meaning()
+  if self.kind == 'ce' then return { kind = 'ce', on = self.on } end
+  local c, info = self.c, self.target:info()
+  local name = M.objectives[c.objective + 1]
+  local meaning = { kind = 'kd', on = self.on, objective = name, target = info.kind, k = info.k,
+    dtype = info.dtype, vocab = info.vocab, teacher_temperature = info.teacher_temperature,
+    temperature = info.temperature or 1, teacher = targets.teacher(self.target) }
+  if c.temperature == c.temperature then meaning.temperature = c.temperature end
+  meaning.t_scale = c.t_scale == c.t_scale and c.t_scale or 'auto'
+  if info.k then meaning.tail = M.tails[c.tail + 1] end
+  if PARAMETER[name] then meaning[PARAMETER[name]] = c.parameter end
+  return meaning
+end
+
+function term:__tostring()
+  if self.kind == 'ce' then return ('%g * ce (%s)'):format(self.weight, self.on) end
+  return ('%g * %s (%s) against %s'):format(self.weight, M.objectives[self.c.objective + 1],
+    self.on, tostring(self.target))
+end
+
+local function new_term(kind, weight, on, level)
+  local c = ffi.new 'ms_term'
+  c.kind = kind == 'ce' and C.MS_TERM_CE or C.MS_TERM_KD
+  c.on = number_of(M.positions, 'positions', on, level + 1)
+  c.temperature, c.t_scale, c.parameter = NAN, NAN, NAN
+  local fields = { kind = kind, weight = check_weight(weight, level + 1), on = on, c = c }
+  return setmetatable(fields, term)
+end
+
+local CE = { on = 'response', name = '' }
+
+--- The cross-entropy of the labels, over the student's whole vocabulary, at T = 1.
+--- @param weight? number default 1
+--- @param options? table on: 'response' (default) or 'all'; name
+--- @return ms_loss_term
+function M.ce(weight, options)
+  local o = options_of('ce', CE, options, 2)
+  local t = new_term('ce', weight or 1, o.on, 2)
+  if o.name ~= '' then t.name = o.name end
+  return t
+end
+
+-- `M.term`, which stands between this and whom to blame.
+local function new_divergence(target, weight, cfg)
+  local o = options_of('kd', M.defaults, cfg, 3)
+  local temperature = targets.temperature('kd', o.temperature, 3)
+  local asked = asked_of(cfg)
+  check_target(target, asked, 3)
+  local t = new_term('kd', weight or 1, o.on, 3)
+  t.target, t.asked = target, asked
+  t.c.objective = number_of(M.objectives, 'objective', o.objective, 3)
+  t.c.tail = number_of(M.tails, 'tail', o.tail, 3)
+  t.c.temperature = temperature
+  t.c.t_scale = scale_of(o.t_scale, 3)
+  local parameter = PARAMETER[o.objective]
+  if parameter then t.c.parameter = o[parameter] end
+  return t
+end
+
+--- A divergence from a teacher's target. `ms.kd(target, weight, cfg)` is the same.
+--- @param target ms_target
+--- @param weight? number default 1
+--- @param cfg? table see `defaults`
+--- @return ms_loss_term
+function M.term(target, weight, cfg)
+  return (new_divergence(target, weight, cfg)) -- keeps the frame
+end
+
+local out = ffi.new 'ms_target *[1]' -- scratch, read at once
+
+--- `model:targets`: runs a teacher over a batch.
+--- @param model ms_model
+--- @param p ffi.cdata* `ms_model *`
+--- @param b ms_batch
+--- @param cfg? table see `defaults`
+--- @param level integer whom to blame, as in `error`
+--- @return ms_target
+function M.ask(model, p, b, cfg, level)
+  local o, c_batch = options_of('kd', M.defaults, cfg, level + 1), batch.pointer(b, level + 1)
+  local who = teacher.of(model)
+  if o.vocab == 0 then o.vocab = teacher.vocab(model, level + 1) end
+  check(C.ms_model_target(p, c_batch, targets.options(o, level + 1), out), level + 1)
+  return targets.wrap(out[0], who)
+end
+
+-- Scratch that grows: the core copies terms during a call.
+local capacity, c_terms = 0, nil
+
+local function pack(terms, step, level)
+  local n = #terms
+  if n > capacity then
+    capacity = math.max(8, n)
+    c_terms = ffi.new('ms_term[?]', capacity)
+  end
+  for i = 1, n do
+    local t, c = terms[i], c_terms + (i - 1)
+    if getmetatable(t) ~= term then
+      error(('term %d is a %s, not made by ms.ce or ms.kd'):format(i, type(t)), level + 1)
+    end
+    ffi.copy(c, t.c, ffi.sizeof 'ms_term')
+    c.weight, c.norm = t.weight, step and step:norm(t.on) or 0
+    if t.target then c.target = targets.pointer(t.target, level + 1) end
+  end
+  return n
+end
+
+--- `model:learn` and `model:evaluate`: runs `call` over a list of terms. Inside a step the norms
+--- are those of the whole step, and what the terms give is added to it.
+--- @param call function of the core
+--- @param model ffi.cdata* `ms_model *`
+--- @param b ms_batch
+--- @param terms ms_loss_term[]
+--- @param level integer whom to blame, as in `error`
+--- @return ms_result[] see `ms.result`
+function M.run(call, model, b, terms, level)
+  local c_batch, step = batch.pointer(b, level + 1), ledger.step(b)
+  check.table('model', 'terms', terms, level + 1)
+  local n = pack(terms, step, level + 1)
+  local list, memory = results.list(terms)
+  -- before the call: terms that do not belong to this step must not add to its gradients
+  if step and call == C.ms_model_learn then step:record(terms, list, level + 1) end
+  check(call(model, c_batch, n, c_terms, memory), level + 1)
+  return list
+end
+
+--- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
+return setmetatable(M, {
+  __call = function(_, target, weight, cfg) return (new_divergence(target, weight, cfg)) end,
+})

@@ -1,0 +1,94 @@
+--- What a call of `learn` or `evaluate` gave: a list with a result for each term, from 1.
+---
+---   local r = student:evaluate(batch, { ms.ce(), ms.kd(target) })
+---   print(r[1].value / r[1].weight, r[2].student_entropy)
+---
+--- Of its positions a result has the sums `value` (of the losses, a factor for the temperature
+--- included), `weight` and `rows` (how many there are); and, of what was measured, `agree` (the top
+--- choice is the label, or the teacher's), `student_mass` and `teacher_mass` (in the support),
+--- `student_entropy` and `teacher_entropy`, each weighted as the positions are. What was not
+--- measured is nil. A field is fetched when it is read, so that whoever only keeps results waits
+--- for nothing, and it never changes.
+
+local ffi = require 'ffi'
+local options_of = require 'moonstill.base.options'
+local sorted = require 'moonstill.base.sorted'
+
+local M = {}
+
+local ALWAYS, SOMETIMES = 'always', 'with positions'
+
+-- By kind of term. Cross-entropy has no teacher and looks at the label alone; its support is that.
+local MEASURED = {
+  ce = { value = ALWAYS, weight = ALWAYS, rows = ALWAYS, agree = SOMETIMES,
+         student_mass = SOMETIMES },
+  kd = { value = ALWAYS, weight = ALWAYS, rows = ALWAYS, agree = SOMETIMES,
+         student_mass = SOMETIMES, teacher_mass = SOMETIMES, student_entropy = SOMETIMES,
+         teacher_entropy = SOMETIMES },
+}
+
+--- The names of all fields.
+M.fields = sorted.keys(MEASURED.kd)
+
+local known = {}
+for _, name in ipairs(M.fields) do known[name] = true end
+
+--- @class ms_result
+--- @field value number
+--- @field weight number
+--- @field rows number
+--- @field agree? number
+--- @field student_mass? number
+--- @field teacher_mass? number
+--- @field student_entropy? number
+--- @field teacher_entropy? number
+local class = {}
+
+function class.__index(self, name)
+  if not known[name] then
+    error(("a result has no '%s'; %s"):format(tostring(name),
+      options_of.instead(name, M.fields)), 2)
+  end
+  local when, sums = MEASURED[self.kind][name], self.memory[self.at]
+  if not when or (when == SOMETIMES and not (sums.weight > 0)) then return nil end
+  return sums[name]
+end
+
+local function read_only() error('what a call gave does not change', 2) end
+class.__newindex = read_only
+
+function class.__tostring(self)
+  local weight = self.weight
+  if weight == 0 then return 'no positions' end
+  return ('%.6g a position (value %.6g, weight %.6g, %.1f %% top-1 agreement)'):format(
+    self.value / weight, self.value, weight, 100 * self.agree / weight)
+end
+
+local list_class = { __newindex = read_only }
+
+-- A number out of range is nil, which ends a loop.
+function list_class.__index(_, key)
+  if type(key) == 'number' then return nil end
+  error(("results have no '%s': there is a list with one for each term, as in results[1].value")
+    :format(tostring(key)), 2)
+end
+
+function list_class.__tostring(self)
+  local lines = {}
+  for i, each in ipairs(self) do lines[i] = ('%d: %s'):format(i, tostring(each)) end
+  return table.concat(lines, '\n')
+end
+
+--- Results that nobody has written yet, and the memory for the core to write them to.
+--- @param terms ms_loss_term[]
+--- @return ms_result[]
+--- @return ffi.cdata* ms_term_result[#terms]
+function M.list(terms)
+  local memory, list = ffi.new('ms_term_result[?]', math.max(#terms, 1)), {}
+  for i, term in ipairs(terms) do
+    list[i] = setmetatable({ memory = memory, at = i - 1, kind = term.kind }, class)
+  end
+  return setmetatable(list, list_class), memory
+end
+
+return M

@@ -1,0 +1,239 @@
+--- Teacher targets: what a teacher says about the supervised positions of a batch, in three kinds
+--- behind one handle. `teacher:targets(batch, cfg.kd)` makes one; here are those made of values.
+---
+--- topk: the k most probable ids, their log-probabilities and the log of what is left. hidden: the
+--- teacher's last states, from which its logits are computed again, so the whole vocabulary counts.
+--- logits: whole rows, for tests and small vocabularies.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local handles = require 'moonstill.base.handle'
+local json = require 'moonstill.base.json'
+local options_of = require 'moonstill.base.options'
+local sorted = require 'moonstill.base.sorted'
+local text = require 'moonstill.base.text'
+
+local M = {}
+
+local KIND = { topk = C.MS_TARGET_TOPK, hidden = C.MS_TARGET_HIDDEN, logits = C.MS_TARGET_LOGITS }
+local ON = { response = C.MS_ON_RESPONSE, all = C.MS_ON_ALL }
+local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16 }
+
+--- The kinds, in the order in which help and configurations show them.
+M.kinds = { 'topk', 'hidden', 'logits' }
+
+--- What can be asked of a teacher. target: the kind. k: entries of a topk target. on: positions.
+--- temperature: T of both distributions, which a term without one takes from its target. Where it
+--- is not given it is 1 for topk, and that of the term (by default 1) for the others.
+--- teacher_temperature divides the teacher's logits once more. vocab: how many ids teacher and
+--- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16, half the
+--- memory: a KL is then off by 1.4e-6 (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s
+--- being the standard deviation of a row's logits.
+M.defaults = { target = 'topk', k = 64, on = 'response', temperature = '', teacher_temperature = 1,
+               vocab = 0, dtype = 'f32' }
+
+local NOT_GIVEN = 0 / 0
+
+local out = ffi.new 'ms_target *[1]' -- scratch, read at once
+local string_out = ffi.new 'char *[1]'
+local asked = ffi.new 'ms_target_options' -- scratch, the core copies it
+
+--- @class ms_target
+local methods = {}
+
+local handle -- the FFI type, below
+local kind = handles.kind('target', C.ms_target_free)
+
+--- The core's pointer; an error when the target was freed or is no target.
+--- @param target ms_target
+--- @param level? integer whom to blame, as in `error`
+function M.pointer(target, level)
+  return (kind.pointer(target, (level or 1) + 1))
+end
+local pointer = kind.pointer
+
+local teachers = setmetatable({}, { __mode = 'k' }) -- by target
+
+--- Takes over a target that the core handed out.
+--- @param p ffi.cdata* `ms_target *`
+--- @param teacher? table who made it, see `ms.teacher`
+--- @return ms_target
+function M.wrap(p, teacher)
+  local target = handle(p)
+  teachers[target] = teacher
+  return target
+end
+
+--- Who made a target; nil for one made of values.
+--- @param target ms_target
+--- @return table?
+function M.teacher(target) return teachers[target] end
+
+local function number_of(map, what, name, level)
+  local number = map[name]
+  if number then return number end
+  error(("target: no %s '%s'; %s"):format(what, tostring(name),
+    options_of.instead(name, sorted.keys(map))), level + 1)
+end
+
+--- A temperature as the core takes it: one that was not given is NaN there.
+--- @param what string what errors begin with
+--- @param t number|'""'
+--- @param level integer whom to blame, as in `error`
+--- @return number
+function M.temperature(what, t, level)
+  if t == M.defaults.temperature then return NOT_GIVEN end
+  if type(t) ~= 'number' then
+    error(('%s: temperature is a %s, expected a number'):format(what, type(t)), level + 1)
+  end
+  if not (t > 0 and t < math.huge) then
+    error(('%s: temperature is %g, expected a number above 0'):format(what, t), level + 1)
+  end
+  return t
+end
+
+--- The options as the core takes them, in memory that the next call reuses.
+--- @param o table `defaults` filled in
+--- @param level integer whom to blame, as in `error`
+--- @return ffi.cdata* `ms_target_options`
+function M.options(o, level)
+  asked.kind = number_of(KIND, 'kind', o.target, level + 1)
+  asked.k = 0
+  if asked.kind == C.MS_TARGET_TOPK then
+    asked.k = check.integer('target', 'k', o.k, 1, check.INT32, level + 1)
+  end
+  asked.on = number_of(ON, 'positions', o.on, level + 1)
+  asked.hidden_dtype = number_of(DTYPE, 'dtype', o.dtype, level + 1)
+  asked.vocab = check.integer('target', 'vocab', o.vocab, 0, check.INT32, level + 1)
+  asked.temperature = M.temperature('target', o.temperature, level + 1)
+  asked.teacher_temperature = o.teacher_temperature
+  return asked
+end
+
+-- Numbers of a table of rows, in order.
+local function flat(ctype, rows, cols, what)
+  local values = ffi.new(ctype, math.max(#rows * cols, 1))
+  for r, row in ipairs(rows) do
+    check.table(what, 'row ' .. r, row, 3)
+    if #row ~= cols then
+      error(('%s: row %d has %d values, the first one %d'):format(what, r, #row, cols), 3)
+    end
+    for c = 1, cols do
+      if type(row[c]) ~= 'number' then
+        error(('%s: row %d has a %s at %d'):format(what, r, type(row[c]), c), 3)
+      end
+      values[(r - 1) * cols + c - 1] = row[c]
+    end
+  end
+  return values
+end
+
+local VALUES = { on = 'response', temperature = M.defaults.temperature, teacher_temperature = 1,
+                 vocab = 0 }
+
+local function given(what, name, options)
+  local o = options_of(what, VALUES, options, 3)
+  o.target, o.dtype, o.k = name, 'f32', 0
+  return o
+end
+
+--- A topk target from values: for each supervised position the ids (from 0), their
+--- log-probabilities and the log of the leftover mass (-math.huge for none).
+--- @param ids integer[][]
+--- @param log_p number[][]
+--- @param log_rest number[]
+--- @param options table vocab (needed), on, temperature, teacher_temperature
+--- @return ms_target
+function M.topk(ids, log_p, log_rest, options)
+  local o = given('target.topk', 'topk', options)
+  check.table('target.topk', 'ids', ids)
+  check.table('target.topk', 'log_p', log_p)
+  check.table('target.topk', 'log_rest', log_rest)
+  if #log_p ~= #ids or #log_rest ~= #ids then
+    error(('target.topk: %d rows of ids, %d of log_p, %d of log_rest'):format(#ids, #log_p,
+      #log_rest), 2)
+  end
+  o.k = ids[1] and #check.table('target.topk', 'row 1 of ids', ids[1]) or 1
+  for r = 1, #log_rest do
+    if type(log_rest[r]) ~= 'number' then
+      error(('target.topk: log_rest %d is a %s'):format(r, type(log_rest[r])), 2)
+    end
+  end
+  for r, row in ipairs(ids) do
+    check.integers('target.topk', ('row %d: id'):format(r), row, 0, check.INT32, 2)
+  end
+  local rest = ffi.new('float[?]', math.max(#log_rest, 1), log_rest)
+  check(C.ms_target_topk(M.options(o, 2), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
+    flat('float[?]', log_p, o.k, 'target.topk'), rest, out))
+  return handle(out[0])
+end
+
+--- A logits target: a row of logits for each supervised position.
+--- @param rows number[][]
+--- @param options? table on, temperature, teacher_temperature
+--- @return ms_target
+function M.logits(rows, options)
+  local o = given('target.logits', 'logits', options)
+  check.table('target.logits', 'rows', rows)
+  if o.vocab == 0 then
+    o.vocab = rows[1] and #check.table('target.logits', 'row 1', rows[1]) or 1
+  end
+  check(C.ms_target_logits(M.options(o, 2), #rows, flat('float[?]', rows, o.vocab, 'target.logits'),
+    out))
+  return handle(out[0])
+end
+
+--- Frees the target now. A second call does nothing; any other use is an error.
+function methods:free() kind.free(self) end
+
+--- How many positions it covers.
+--- @return integer
+function methods:rows() return tonumber(C.ms_target_rows(pointer(self, 2))) end
+
+--- Facts: kind, rows, vocab, on, teacher_temperature, bytes; temperature where it was given; k, or
+--- width and dtype.
+--- @return table
+function methods:info()
+  check(C.ms_target_info(pointer(self, 2), string_out))
+  return json.decode(text(string_out[0]), 'target info')
+end
+
+--- The content of a topk target, as `target.topk` takes it.
+--- @return integer[][] ids
+--- @return number[][] log_p
+--- @return number[] log_rest
+function methods:read()
+  local p, info = pointer(self, 2), self:info()
+  local rows, k = info.rows, info.k or 0
+  local n = math.max(rows * k, 1)
+  local id, lp = ffi.new('int32_t[?]', n), ffi.new('float[?]', n)
+  local rest = ffi.new('float[?]', math.max(rows, 1))
+  check(C.ms_target_read(p, id, lp, rest))
+  local ids, log_p, log_rest = {}, {}, {}
+  for r = 1, rows do
+    ids[r], log_p[r], log_rest[r] = {}, {}, rest[r - 1]
+    for j = 1, k do
+      ids[r][j], log_p[r][j] = id[(r - 1) * k + j - 1], lp[(r - 1) * k + j - 1]
+    end
+  end
+  return ids, log_p, log_rest
+end
+
+local function describe(self)
+  if self.p == nil then return 'target (freed)' end
+  local info = self:info()
+  local t, tt = info.temperature, info.teacher_temperature
+  return ('target %s%s of %d positions (%s), %d ids, T = %s%s, %d bytes'):format(info.kind,
+    info.k and ' ' .. info.k or '', info.rows, info.on, info.vocab,
+    t and ('%g'):format(t) or 'the term\'s', tt ~= 1 and (' x %g'):format(tt) or '', info.bytes)
+end
+
+handle = ffi.metatype('struct { ms_target *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = describe,
+})
+kind.type = handle
+
+return M

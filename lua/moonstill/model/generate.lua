@@ -1,0 +1,384 @@
+--- Generation, with a cache of keys and values: ids in, ids out as `model:generate` and
+--- `model:stream`; text in, text out here; and answers as rows of data.
+---
+---   print(ms.generate.text(model, tok, 'Once upon a time', { temperature = 0.8 }))
+---   for piece in ms.generate.pieces(model, tok, 'Once upon a time') do io.write(piece) end
+---   ms.generate.write('answers.jsonl', teacher, chat, prompts, { max_new = 512 })
+---
+--- Text that comes out holds no special tokens: neither those that tokenizer.json calls so, nor
+--- what ends an answer, nor what the model's files name as BOS, padding and the like. An end that
+--- is spelled at the end of a text is left out as well.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local ends = require 'moonstill.text.ends'
+local json = require 'moonstill.base.json'
+local handles = require 'moonstill.base.handle'
+local options_of = require 'moonstill.base.options'
+local sorted = require 'moonstill.base.sorted'
+
+local M = {}
+
+local out = ffi.new 'ms_generator *[1]' -- scratch, read at once
+local live = ffi.new 'int32_t[1]'
+local ints = ffi.typeof 'int32_t[?]'
+
+--- What `generate` and `stream` take. temperature 0 takes the likeliest token; top_k 0 and top_p 1
+--- cut nothing; stop: an id or a list of them, which is given as the last token where it comes: {}
+--- for none, without it `model:ends()`. Draws are a function of the seed, the prompt's number (the
+--- first one's is `first`) and the step.
+M.defaults = { max_new = 64, temperature = 0, top_k = 0, top_p = 1, seed = 0, first = 0, stop = {} }
+
+local kind = handles.kind('generator', C.ms_generator_free)
+
+--- @class ms_generator
+local methods = {}
+
+--- Frees the cache now. A second call does nothing.
+function methods:free()
+  kind.free(self)
+end
+
+--- The next token of each prompt, in `into` or a new table: -1 for those that have ended. nil once
+--- all have; the generator frees itself then.
+--- @param into? integer[]
+--- @return integer[]?
+function methods:next(into)
+  if ffi.istype(kind.type, self) and self.p == nil then return nil end
+  local p = kind.pointer(self, 2)
+  into = into == nil and {} or check.table('generate', 'into', into)
+  local token = ints(self.prompts)
+  check(C.ms_generator_next(p, token, live))
+  local any = false
+  for i = 1, self.prompts do
+    into[i] = token[i - 1]
+    any = any or into[i] >= 0
+  end
+  if live[0] == 0 then self:free() end
+  return any and into or nil
+end
+
+local handle = ffi.metatype('struct { ms_generator *p; int32_t prompts; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = function(self)
+    if self.p == nil then return 'generator (ended)' end
+    return ('generator over %d prompts'):format(self.prompts)
+  end,
+})
+kind.type = handle
+
+-- The prompts as the core takes them: all ids, and where each prompt starts.
+local function flatten(prompts, level)
+  local total = 0
+  for i, prompt in ipairs(prompts) do
+    if type(prompt) ~= 'table' then
+      error(('generate: prompt %d is a %s, not a list of ids'):format(i, type(prompt)), level)
+    end
+    check.integers('generate', ('prompt %d: id'):format(i), prompt, 0, check.INT32, level)
+    total = total + #prompt
+  end
+  local token, start, at = ints(math.max(total, 1)), ints(#prompts + 1), 0
+  for i, prompt in ipairs(prompts) do
+    for k, id in ipairs(prompt) do token[at + k - 1] = id end
+    at = at + #prompt
+    start[i] = at
+  end
+  return token, start
+end
+
+-- Where answers end: where it was asked, or where the model's files say.
+local function stops_of(model, options)
+  local stop = options and options.stop
+  if stop == nil then return model:ends() end
+  return type(stop) == 'table' and stop or { stop }
+end
+
+--- Starts a generation: all prompts go through the model once.
+--- @param model ms_model
+--- @param prompts integer[][] lists of ids
+--- @param options? table see `defaults`
+--- @return ms_generator
+function M.open(model, prompts, options, level)
+  level = (level or 1) + 1
+  local p = handles.pointer('model', model, level)
+  local o = options_of('generate', M.defaults, options, level)
+  if type(prompts) ~= 'table' then error('generate: a list of prompts expected', level) end
+  local token, start = flatten(prompts, level + 1)
+  local stop = stops_of(model, options)
+  check.integers('generate', 'stop', stop, 0, check.INT32, level)
+  check.integer('generate', 'max_new', o.max_new, 1, check.INT32, level)
+  check.integer('generate', 'top_k', o.top_k, 0, check.INT32, level)
+  check.integer('generate', 'first', o.first, 0, check.INT32 - #prompts, level)
+  check.integer('generate', 'seed', o.seed, 0, check.EXACT, level)
+  local stops = ints(math.max(#stop, 1), stop)
+  local c = ffi.new('ms_generate_options', { temperature = o.temperature, top_p = o.top_p,
+    top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed,
+    first = o.first })
+  check(C.ms_generator_new(p, #prompts, token, start, c, out), level)
+  return handle(out[0], #prompts)
+end
+
+--- Runs a generator to its end.
+--- @param generator ms_generator
+--- @return integer[][] for each prompt the ids that were made
+function M.collect(generator)
+  kind.pointer(generator, 2)
+  local answers, step = {}, {}
+  for i = 1, generator.prompts do answers[i] = {} end
+  while generator:next(step) do
+    for i, answer in ipairs(answers) do
+      if step[i] >= 0 then answer[#answer + 1] = step[i] end
+    end
+  end
+  generator:free()
+  return answers
+end
+
+-- text -------------------------------------------------------------------------------------------
+
+-- The options of text: those of ids, and what its tokens are. hidden: ids that are no text.
+-- spelled: ends that are left out where a text ends with their letters.
+local function text_options(model, tok, options)
+  handles.pointer('model', model, 3)
+  handles.pointer('tokenizer', tok, 3)
+  if options ~= nil then check.table('generate', 'options', options, 3) end
+  local o, special = {}, false
+  for key, value in sorted.pairs(options or {}) do
+    if key == 'special' then special = value else o[key] = value end
+  end
+  local known = ends.of_answer(model:ends(), tok)
+  if o.stop == nil then o.stop = known end
+  local how = { ids = o, stop = stops_of(model, o), is_stop = {}, special = special }
+  for _, id in ipairs(how.stop) do how.is_stop[id] = true end
+  if special then
+    how.hidden, how.spelled = {}, {}
+  else
+    local path = model:info().path
+    how.hidden = ends.roles(type(path) == 'string' and path or nil, tok)
+    for _, list in ipairs { known, how.stop } do
+      for _, id in ipairs(list) do how.hidden[id] = true end
+    end
+    how.spelled = known
+  end
+  return how
+end
+
+-- What of `held .. piece` is sure to be text: what may become an end that is spelled is held back.
+local function release(tok, how, held, piece)
+  local all = held .. piece
+  local keep = ends.may_spell(tok, how.spelled, all)
+  return all:sub(1, #all - keep), all:sub(#all - keep + 1)
+end
+
+-- The pieces of an answer as an iterator; `told.ended` says whether a stop was reached.
+local function pieces(model, tok, prompt, how, told)
+  local next_ids = model:stream({ ends.begin(tok, prompt) }, how.ids)
+  local decoder, held = tok:decoder { skip_special = not how.special }, ''
+  local function finish()
+    local last = held .. decoder:finish()
+    decoder:free()
+    decoder = nil
+    return (ends.without(tok, how.spelled, last))
+  end
+  return function()
+    while decoder do
+      local ids, piece = next_ids(), nil
+      local id = ids and ids[1]
+      if not id then
+        piece = finish()
+      else
+        told.ended = how.is_stop[id] or false
+        if not how.hidden[id] then piece, held = release(tok, how, held, decoder:add(id)) end
+      end
+      if piece and piece ~= '' then return piece end
+    end
+  end
+end
+
+--- Continues a text, piece by piece as it becomes certain: never half a character. BOS comes before
+--- the prompt once, also where the prompt spells it. Without `stop` it ends at `model:ends()`, and
+--- at the end of a turn where the tokenizer has turns.
+--- @param model ms_model
+--- @param tokenizer ms_tokenizer
+--- @param prompt string
+--- @param options? table see `defaults`; special: special tokens are text, the stop included
+--- @return fun(): string?
+function M.pieces(model, tokenizer, prompt, options)
+  local how = text_options(model, tokenizer, options)
+  return pieces(model, tokenizer, prompt, how, {})
+end
+
+--- Continues a text; returns what follows the prompt, and whether it ended (a stop was reached, and
+--- not `max_new` or the end of the context). See `pieces`.
+--- @param model ms_model
+--- @param tokenizer ms_tokenizer
+--- @param prompt string
+--- @param options? table as for `pieces`
+--- @return string
+--- @return boolean ended
+function M.text(model, tokenizer, prompt, options)
+  local parts, told = {}, { ended = false }
+  local how = text_options(model, tokenizer, options)
+  for piece in pieces(model, tokenizer, prompt, how, told) do parts[#parts + 1] = piece end
+  return table.concat(parts), told.ended
+end
+
+-- rows of data -----------------------------------------------------------------------------------
+
+local FORMS = { ids = true, text = true }
+
+--- What `rows` and `write` take beside `defaults`. form: 'ids' writes the tokens themselves, 'text'
+--- what a reader without this tokenizer can use. together: prompts that go through the model at
+--- once; draws do not depend on it. quiet: nothing is said.
+M.row_defaults = { form = 'ids', together = 16, quiet = false }
+
+local function row_options(options)
+  local o, ids = {}, {}
+  for key, value in sorted.pairs(M.row_defaults) do o[key] = value end
+  for key, value in sorted.pairs(options or {}) do
+    local to = M.row_defaults[key] ~= nil and o or ids
+    to[key] = value
+  end
+  if not FORMS[o.form] then
+    error(('generate: form = %s; there are ids, text'):format(tostring(o.form)), 3)
+  end
+  check.integer('generate', 'together', o.together, 1, check.INT32, 3)
+  return o, ids
+end
+
+-- The text of generated ids.
+local function visible(tok, how, ids)
+  local list = {}
+  for _, id in ipairs(ids) do
+    if not how.hidden[id] then list[#list + 1] = id end
+  end
+  return (ends.without(tok, how.spelled, tok:decode(list, { skip_special = true })))
+end
+
+local function conversation(messages, answer)
+  local all = json.array()
+  for i, message in ipairs(messages) do all[i] = message end
+  all[#all + 1] = { role = 'assistant', content = answer }
+  return all
+end
+
+-- A row in the form asked for; `prompt` as it was given.
+local function row_of(form, prompt, prompt_ids, answer_ids, answer, ended)
+  if form == 'ids' then
+    return { prompt_ids = json.array(prompt_ids), answer_ids = json.array(answer_ids),
+      answer = answer, ended = ended }
+  end
+  if type(prompt) == 'string' then return { prompt = prompt, answer = answer, ended = ended } end
+  return { messages = conversation(prompt, answer), ended = ended }
+end
+
+--- Whether a row trains the tokens that were generated, and no others.
+local function trains(chat, row, prompt_ids, answer_ids)
+  local ok, ids, n, weights = pcall(chat.encode, chat, row)
+  local before, last = #prompt_ids, #prompt_ids + #answer_ids
+  if not ok or n < last then return false end
+  for t = 1, n do
+    local want = t <= before and prompt_ids[t] or answer_ids[t - before]
+    local learnt, answers = t > 1 and weights[t - 2] > 0, t > before and t <= last
+    if learnt ~= answers or (t <= last and ids[t - 1] ~= want) then return false end
+  end
+  return true
+end
+
+local function prompt_ids_of(chat, prompt, i, form)
+  if type(prompt) == 'table' and type(prompt[1]) == 'number' then
+    if form == 'text' then
+      error(("generate: prompt %d is a list of ids, which form = 'text' cannot write"):format(i), 0)
+    end
+    return prompt
+  end
+  return chat:prompt(prompt)
+end
+
+-- Adds the rows of the prompts first .. last.
+local function add_rows(rows, report, model, chat, prompts, first, last, o, how)
+  local given = {}
+  for i = first, last do given[#given + 1] = prompt_ids_of(chat, prompts[i], i, o.form) end
+  how.ids.first = (how.first or 0) + first - 1
+  for k, answer_ids in ipairs(model:generate(given, how.ids)) do
+    local ended = how.is_stop[answer_ids[#answer_ids]] or false
+    local answer = visible(chat.tokenizer, how, answer_ids)
+    if #answer_ids == 0 or (o.form == 'text' and answer == '') then
+      report.empty = report.empty + 1
+    else
+      local row = row_of(o.form, prompts[first + k - 1], given[k], answer_ids, answer, ended)
+      rows[#rows + 1] = row
+      report.ended = report.ended + (ended and 1 or 0)
+      if not trains(chat, row, given[k], answer_ids) then report.differ = report.differ + 1 end
+    end
+  end
+end
+
+-- What `rows` and `write` are given.
+local function check_rows(chat, prompts, level)
+  check.table('generate', 'chat', chat, level)
+  handles.pointer('tokenizer', chat.tokenizer, level)
+  check.table('generate', 'prompts', prompts, level)
+end
+
+--- Generates an answer to each prompt, as rows that `ms.dataset` reads: { prompt_ids, answer_ids,
+--- answer, ended } trains exactly the tokens that were generated, the end included where it came.
+--- With form = 'text' rows are { prompt, answer, ended }, or { messages, ended }; the tokens of a
+--- text may be others than were generated, which `differ` counts. `ended` is false where an answer
+--- was cut off: then no end is learnt. An empty answer gives no row.
+--- @param model ms_model
+--- @param chat ms_chat
+--- @param prompts (string|table[]|integer[])[] as for `chat:prompt`, or ids
+--- @param options? table see `defaults` and `row_defaults`
+--- @return table[] rows
+--- @return { ended: integer, empty: integer, differ: integer } report
+function M.rows(model, chat, prompts, options)
+  check_rows(chat, prompts, 3)
+  local o, ids = row_options(options)
+  local how = text_options(model, chat.tokenizer, ids)
+  local rows, report = {}, { ended = 0, empty = 0, differ = 0 }
+  how.first = ids.first
+  for first = 1, #prompts, o.together do
+    local last = math.min(#prompts, first + o.together - 1)
+    add_rows(rows, report, model, chat, prompts, first, last, o, how)
+  end
+  return rows, report
+end
+
+local function summary(path, rows, report)
+  local words = { ('%s: %d answers, %d of them ended'):format(path, #rows, report.ended) }
+  if report.empty > 0 then words[2] = ('%d empty ones left out'):format(report.empty) end
+  if report.differ > 0 then
+    words[#words + 1] = ("the text of %d gives other tokens than were generated, which form = "
+      .. "'ids' keeps"):format(report.differ)
+  end
+  return table.concat(words, ', ')
+end
+
+local ROW = { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
+
+--- Writes what `rows` gives as JSON lines; what is in the file is said.
+--- @param path string
+--- @param model ms_model
+--- @param chat ms_chat
+--- @param prompts (string|table[]|integer[])[]
+--- @param options? table as for `rows`
+--- @return { ended: integer, empty: integer, differ: integer } report
+function M.write(path, model, chat, prompts, options)
+  check.path('generate', path)
+  check_rows(chat, prompts, 3)
+  handles.pointer('model', model, 2)
+  local rows, report = M.rows(model, chat, prompts, options)
+  local lines = {}
+  for i, row in ipairs(rows) do
+    lines[i] = json.encode(row, ROW) .. '\n'
+  end
+  local text = table.concat(lines)
+  check(C.ms_file_write(path, text, #text))
+  if not (options and options.quiet) then io.stderr:write(summary(path, rows, report), '\n') end
+  return report
+end
+
+return M

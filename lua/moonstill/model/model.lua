@@ -1,0 +1,339 @@
+--- Models: Hugging Face folders in and out, and what is computed with them.
+---
+--- A model owns memory that the Lua collector cannot see. Free it, or make it inside `ms.scope`.
+--- Layers and positions count from 0, as in the names of the weights.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local batch = require 'moonstill.data.batch'
+local check = require 'moonstill.base.check'
+local device = require 'moonstill.tensor.device'
+local ends = require 'moonstill.text.ends'
+local generate = require 'moonstill.model.generate'
+local handles = require 'moonstill.base.handle'
+local json = require 'moonstill.base.json'
+local kd = require 'moonstill.loss.kd'
+local options_of = require 'moonstill.base.options'
+local sorted = require 'moonstill.base.sorted'
+local tensor = require 'moonstill.tensor.tensor'
+local text = require 'moonstill.base.text'
+
+local M = {}
+
+local out = ffi.new 'ms_model *[1]' -- scratch, read at once
+local string_out = ffi.new 'char *[1]'
+local tensor_out = ffi.new 'ms_tensor *[1]'
+local ids_out = ffi.new 'const int32_t *[1]'
+local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16, f16 = C.MS_F16, stored = -1 }
+
+--- How a model is held. train: gradients are kept. dtype: 'f32', 'bf16', or 'stored'. recompute:
+--- activations are rebuilt in the backward pass, layer by layer, which needs less memory and a
+--- third more time. frozen: patterns of parameters' names (* and ?) that get no gradient, a string
+--- or a list. head_bytes: workspace of the fused head, 0 for the default.
+M.defaults = { train = false, dtype = 'stored', recompute = false, frozen = {}, device = '',
+               head_bytes = 0 }
+
+--- @class ms_model
+local methods = {}
+
+local handle -- the FFI type, below
+local kind = handles.kind('model', C.ms_model_free)
+
+--- The core's pointer; an error when the model was freed or is no model.
+--- @param model ms_model
+--- @param level? integer whom to blame, as in `error`
+function M.pointer(model, level) return (kind.pointer(model, (level or 1) + 1)) end
+local pointer = kind.pointer
+
+local function dtype_number(what, name, level)
+  local number = DTYPE[name]
+  if not number then
+    error(("%s: no dtype '%s'; there are f32, bf16, f16, stored"):format(what, tostring(name)),
+      level + 1)
+  end
+  return number
+end
+
+-- What the options of the last call point at: the core reads it after `held` has returned.
+local patterns -- luacheck: ignore
+
+-- The options as the core takes them, and as Lua has them.
+local function held(what, given, level)
+  local o = options_of(what, M.defaults, given, level + 1)
+  local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
+  patterns = frozen
+  check.integer(what, 'head_bytes', o.head_bytes, 0, check.EXACT, level + 1)
+  return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype, level + 1),
+    train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
+    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
+end
+
+-- Calls body(device pointer) on the device that the options name, or on one they give.
+local function on_device(o, body)
+  if type(o.device) == 'cdata' then return body(device.pointer(o.device, 4)) end
+  local dev = device.open(o.device ~= '' and o.device or 'cpu')
+  local status = body(dev.p)
+  dev:close() -- the model holds it
+  return status
+end
+
+--- Opens a Hugging Face folder.
+--- @param path string
+--- @param options? table see `defaults`; device: a name or a device
+--- @return ms_model
+function M.open(path, options)
+  local c, o = held('model.open', options, 2)
+  check.path('model.open', path)
+  check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end), check.NOWHERE)
+  return handle(out[0])
+end
+
+--- A random model: weights of the config's `initializer_range`, norms 1, biases 0.
+--- @param config table|string what config.json says, or its text
+--- @param seed? integer
+--- @param options? table see `defaults`
+--- @return ms_model
+function M.create(config, seed, options)
+  local c, o = held('model.create', options, 2)
+  seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
+  local source = type(config) == 'table' and json.encode(config, nil, 2)
+    or check.text('model.create', 'config', config)
+  check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
+  return handle(out[0])
+end
+
+-- `count` of `layers` layers, evenly apart, the first and the last among them.
+local function spread(count, layers)
+  local chosen = {}
+  for i = 0, count - 1 do
+    chosen[i + 1] = count == 1 and 0 or math.floor(i * (layers - 1) / (count - 1) + 0.5)
+  end
+  return chosen
+end
+
+--- A student from some layers of a teacher; everything else is copied.
+--- @param teacher ms_model
+--- @param options table layers: a list of layers (from 0, ascending), or how many, taken evenly;
+---   and what `defaults` has
+--- @return ms_model
+function M.shrink(teacher, options)
+  local p, given, layers = pointer(teacher, 2), {}, nil
+  if options ~= nil then check.table('model.shrink', 'options', options) end
+  for key, value in sorted.pairs(options or {}) do
+    if key == 'layers' then layers = value else given[key] = value end
+  end
+  local all = teacher:info().layers
+  if type(layers) == 'number' then
+    layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
+  elseif type(layers) ~= 'table' then
+    error('model.shrink: layers = a list of layers or their number is needed', 2)
+  end
+  check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
+  local c = held('model.shrink', given, 2)
+  local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
+  check(C.ms_model_shrink(p, list, #layers, c, out))
+  return handle(out[0])
+end
+
+--- A copy on the same device, held as the options say.
+--- @param model ms_model
+--- @param options? table see `defaults`
+--- @return ms_model
+function M.copy(model, options)
+  local p, c = pointer(model, 2), held('model.copy', options, 2)
+  check(C.ms_model_copy(p, c, out))
+  return handle(out[0])
+end
+
+--- Frees the model now; what still uses it (targets, optimisers) keeps its memory. A second call
+--- does nothing; any other use is an error.
+function methods:free() kind.free(self) end
+
+local function set_ends(p, list)
+  check(C.ms_model_set_ends(p, #list, ffi.new('int32_t[?]', math.max(#list, 1), list)), 3)
+end
+
+-- Those that the files of a folder name; without one, of the folder the model came from.
+local function find_ends(self, folder)
+  local info = self:info()
+  folder = folder or (type(info.path) == 'string' and info.path or nil)
+  return ends.of_model(folder, self:config(), info.vocab)
+end
+
+--- The ids that end an answer: what config.json, generation_config.json and tokenizer_config.json
+--- of the model's folder name, the end of a turn where the tokenizer there has turns, and what
+--- `add_ends` added. Generation stops there by default; a saved folder names them.
+--- @return integer[]
+function methods:ends()
+  local p = pointer(self, 2)
+  if C.ms_model_ends(p, nil) < 0 then set_ends(p, find_ends(self)) end
+  local list, n = {}, C.ms_model_ends(p, ids_out)
+  for i = 1, n do list[i] = ids_out[0][i - 1] end
+  return list
+end
+
+--- Adds ids that end an answer; those that the model has no row for are passed over. A run adds the
+--- ends of its data.
+--- @param list integer[]
+--- @return ms_model self
+function methods:add_ends(list)
+  local p, all = pointer(self, 2), self:ends()
+  check.integers('model:add_ends', 'id', list, 0, check.INT32)
+  set_ends(p, ends.union(self:info().vocab, all, list))
+  return self
+end
+
+local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
+
+--- Writes a folder that transformers loads; it appears as a whole. Its generation_config.json is
+--- the carried one, with all ids that end an answer.
+--- @param path string
+--- @param options? table carry: the folder whose tokenizer and generation files go along (default
+---   the one the model came from); dtype: 'f32', 'bf16', 'f16' or 'stored' (as the weights are
+---   held; f16 where they came so and are not trained); shard_bytes
+--- @return ms_model self
+function methods:save(path, options)
+  local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)
+  local carry = o.carry ~= '' and check.text('model:save', 'carry', o.carry) or nil
+  check.path('model:save', path)
+  check.integer('model:save', 'shard_bytes', o.shard_bytes, 0, check.EXACT)
+  self:add_ends(carry and find_ends(self, carry) or {})
+  check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype, 2), o.shard_bytes))
+  return self
+end
+
+--- Facts: family, parameters, layers, width, vocab, heads, .., and bytes of memory.
+--- @return table
+function methods:info()
+  check(C.ms_model_info(pointer(self, 2), string_out))
+  return json.decode(text(string_out[0]), 'model info')
+end
+
+--- A hash of configuration and weights, which tells whether a model has changed.
+--- @return string
+function methods:hash()
+  check(C.ms_model_hash(pointer(self, 2), string_out))
+  return text(string_out[0])
+end
+
+--- An error that names the first parameter, row and column (from 0) with NaN or infinity in it.
+--- @return ms_model self
+function methods:check_finite()
+  check(C.ms_model_check_finite(pointer(self, 2)))
+  return self
+end
+
+--- config.json as this model would write it.
+--- @return table
+function methods:config()
+  check(C.ms_model_config(pointer(self, 2), string_out))
+  return json.decode(text(string_out[0]), 'config.json')
+end
+
+--- Iterates over names, weights and gradients (nil when frozen or not training) of all parameters,
+--- as tensors that share the model's memory: `for name, weight, gradient in model:parameters() do`.
+--- @return fun(): string?, ms_tensor?, ms_tensor?
+function methods:parameters()
+  local i = -1
+  pointer(self, 2)
+  return function() -- which keeps the model alive
+    local p = pointer(self, 2)
+    i = i + 1
+    if i >= C.ms_model_parameter_count(p) then return nil end
+    local gradient
+    check(C.ms_model_parameter(p, i, tensor_out))
+    local weight = tensor.wrap(tensor_out[0])
+    check(C.ms_model_gradient(p, i, tensor_out))
+    if tensor_out[0] ~= nil then gradient = tensor.wrap(tensor_out[0]) end
+    return ffi.string(C.ms_model_parameter_name(p, i)), weight, gradient
+  end
+end
+
+--- Sets all gradients to 0.
+--- @return ms_model self
+function methods:zero_gradients()
+  check(C.ms_model_zero_gradients(pointer(self, 2)))
+  return self
+end
+
+--- Logits of some positions of a batch, for tests, tools and small vocabularies.
+--- @param b ms_batch
+--- @param rows? integer[] positions from 0; default all
+--- @return ffi.cdata* float[rows * vocab]
+--- @return integer vocab
+function methods:logits(b, rows)
+  local p, given, vocab = pointer(self, 2), batch.pointer(b, 2), self:info().vocab
+  if rows ~= nil then check.integers('model:logits', 'row', rows, 0, check.INT32) end
+  local n = rows and #rows or b:tokens()
+  local list = ffi.new('int32_t[?]', math.max(n, 1))
+  for i = 0, n - 1 do list[i] = rows and rows[i + 1] or i end
+  local logits = ffi.new('float[?]', math.max(n, 1) * vocab)
+  check(C.ms_model_logits(p, given, n, list, logits))
+  return logits, vocab
+end
+
+--- Runs this model as a teacher over a batch: what a `ms.kd` term takes. The target covers the
+--- batch's supervised positions, and keeps the model's memory when it needs it: one of hidden
+--- states is refused once the model's head has changed.
+--- @param b ms_batch
+--- @param cfg? table see `ms.kd.defaults`
+--- @return ms_target
+function methods:targets(b, cfg)
+  return (kd.ask(self, pointer(self, 2), b, cfg, 2)) -- keeps the frame
+end
+
+--- Forward, loss, backward: adds to the gradients.
+--- @param b ms_batch
+--- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
+--- @return ms_result[] one for each term; they do not change, see `ms.result`
+function methods:learn(b, terms)
+  return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)) -- keeps the frame
+end
+
+--- The same values without gradients.
+--- @param b ms_batch
+--- @param terms ms_loss_term[]
+--- @return ms_result[] one for each term; they do not change, see `ms.result`
+function methods:evaluate(b, terms)
+  return (kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)) -- keeps the frame
+end
+
+--- Generates from prompts.
+--- @param prompts integer[][] lists of ids
+--- @param options? table see `ms.generate.defaults`; without `stop` answers end at `model:ends()`
+--- @return integer[][] for each prompt the ids that were made, a stop token included
+function methods:generate(prompts, options)
+  pointer(self, 2)
+  return generate.collect(generate.open(self, prompts, options, 2))
+end
+
+--- Generates a step at a time: `for ids in model:stream(prompts) do`, where ids[i] is the next
+--- token of prompt i, or -1 once it has ended. The table is the same one in every step.
+--- @param prompts integer[][]
+--- @param options? table as for `generate`
+--- @return fun(): integer[]?
+function methods:stream(prompts, options)
+  pointer(self, 2)
+  local generator, step = generate.open(self, prompts, options, 2), {}
+  return function() return generator:next(step) end
+end
+
+local function mib(bytes) return ('%.1f MiB'):format(bytes / 2 ^ 20) end
+
+local function describe(self)
+  if self.p == nil then return 'model (freed)' end
+  local info, total = self:info(), 0
+  for _, bytes in sorted.pairs(info.memory) do total = total + bytes end
+  return ('model %s: %.4g M parameters in %d layers, width %d, vocabulary %d, %s, %s in memory')
+    :format(info.family, info.parameters / 1e6, info.layers, info.width, info.vocab, info.dtype,
+      mib(total))
+end
+
+handle = ffi.metatype('struct { ms_model *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = describe,
+})
+kind.type = handle
+
+return M

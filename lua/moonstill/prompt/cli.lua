@@ -1,0 +1,151 @@
+--- The command line of the executable: recipes, code, subcommands, the REPL.
+local printable = require 'moonstill.base.printable'
+
+local M = {}
+
+local USAGE = [[
+moonstill distils large language models, scripted in Lua.
+
+  moonstill RECIPE.lua [CONFIG.yaml] [key=value ...]   run a recipe; its own --help lists its keys
+  moonstill                                            a Lua prompt; `help()` there
+  moonstill -e CODE [ARGUMENT ...]                     run Lua code, with `ms` at hand
+  moonstill inspect FOLDER [--weights]                 what a model folder holds
+  moonstill --version                                  this build and its libraries
+  moonstill --help                                     this text
+
+A recipe finds its arguments in the global `arg`. Exit status: 0 done, 1 an error, 2 a wrong command
+line, 128 + N ended by signal N (130: Ctrl-C).
+
+Environment: MS_CPU=avx512|avx2|portable caps the instruction set, OMP_NUM_THREADS sets the
+threads, MS_TRACE=1 adds a traceback to errors, MS_LOG=info says what the core does (files, memory,
+kernels), MS_LOG=none leaves out its warnings.
+]]
+
+local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
+
+--- The text of an error for its reader: without the traceback and without a line of moonstill's own
+--- modules before it (a line of the recipe stays), unless MS_TRACE is set.
+--- @param message any an error's value
+--- @return string
+function M.message(message)
+  local text = tostring(message)
+  if os.getenv 'MS_TRACE' then return text end
+  return (text:gsub('\nstack traceback:.*', ''):gsub('^lua/moonstill/[%w_/]+%.lua:%d+: ', ''))
+end
+
+local function complain(text)
+  io.stdout:flush()
+  io.stderr:write('moonstill: ', printable(M.message(text)), '\n')
+end
+
+local function misuse(text)
+  complain(text .. '\nTry: moonstill --help')
+  return WRONG_USE
+end
+
+-- A traceback costs nothing until an error; strings only, so that other values arrive as they are.
+local function trace(message)
+  if os.getenv 'MS_TRACE' and type(message) == 'string' then
+    return (debug.traceback(message, 2)) -- no tail call, which would be a level less
+  end
+  return message
+end
+
+-- A recipe that watches for signals ends in good order, and the caller learns of it by the status.
+local function status_of_success()
+  local C = package.loaded['moonstill.C']
+  local signal = C and C.ms_interrupted() or 0
+  return signal ~= 0 and INTERRUPTED + signal or OK
+end
+
+-- A recipe that forgets to finish its run has no student, which must not look like success.
+local function left_open()
+  local runs = package.loaded['moonstill.run.run']
+  local outputs = runs and runs.left_open() or {}
+  if #outputs == 0 then return false end
+  complain(('the recipe has ended without run:finish(): no student is saved in %s; add '
+    .. 'run:finish() (or run:close(), where none is wanted) behind its loop, and start it again')
+    :format(table.concat(outputs, ', ')))
+  return true
+end
+
+--- Runs a chunk with `arg` set to the rest of the command line.
+local function run(chunk, name, first)
+  local mine = { [0] = name }
+  for i = first, #arg do mine[#mine + 1] = arg[i] end
+  arg = mine
+  local ok, why = xpcall(chunk, trace)
+  if ok then return left_open() and ERROR or status_of_success() end
+  complain(why)
+  return type(why) == 'table' and why.exit or ERROR -- moonstill.leave
+end
+
+local function run_recipe(path)
+  local file, absent = io.open(path, 'rb')
+  if not file then return misuse('no recipe: ' .. absent) end
+  file:close()
+  local chunk, why = loadfile(path)
+  if not chunk then
+    complain(why)
+    return ERROR
+  end
+  return run(chunk, path, 2)
+end
+
+local function run_code(code)
+  if not code then return misuse '-e needs code' end
+  local chunk, why = loadstring(code, '=(command line)')
+  if not chunk then
+    complain(why)
+    return ERROR
+  end
+  ms = require 'moonstill'
+  return run(chunk, '-e', 3)
+end
+
+local function print_version(prompt)
+  local ffi, C, text = require 'ffi', require 'moonstill.C', require 'moonstill.base.text'
+  local out = ffi.new 'char *[1]'
+  require 'moonstill.base.check'(C.ms_version(1, out))
+  print(text(out[0]))
+  print(prompt.version)
+  return OK
+end
+
+local function inspect()
+  local folder, option = arg[2], arg[3]
+  if folder == '--weights' then folder, option = option, folder end
+  if not folder or folder:sub(1, 1) == '-' then return misuse 'inspect needs a model folder' end
+  if option and option ~= '--weights' then return misuse('inspect: unknown option ' .. option) end
+  require 'moonstill.prompt.inspect'.run(folder, option ~= nil)
+  return OK
+end
+
+local commands = {
+  inspect = inspect,
+  ['--help'] = function()
+    io.write(USAGE)
+    return OK
+  end,
+  ['--version'] = print_version,
+  ['-e'] = function() return run_code(arg[2]) end,
+}
+commands['-h'] = commands['--help']
+
+--- Does what `arg` says; main.c calls it.
+--- @param prompt table the terminal, see core/prompt.h
+--- @return integer the exit status
+function M.main(prompt)
+  local first = arg[1]
+  if not first then return require 'moonstill.prompt.repl'.run(prompt) end
+  if commands[first] then
+    local ok, status = xpcall(commands[first], trace, prompt)
+    if ok then return status end
+    complain(status)
+    return ERROR
+  end
+  if first:sub(1, 1) == '-' then return misuse('unknown option ' .. first) end
+  return run_recipe(first)
+end
+
+return M

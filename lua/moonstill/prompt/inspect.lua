@@ -1,0 +1,43 @@
+--- `moonstill inspect FOLDER`: what a model folder holds, a fact a line.
+local C = require 'moonstill.C'
+local printable = require 'moonstill.base.printable'
+
+local M = {}
+
+-- In this order; what a model does not have is left out.
+local FACTS = { 'family', 'parameters', 'layers', 'width', 'inner', 'heads', 'kv_heads', 'head_dim',
+  'vocab', 'context', 'tied', 'dtype' }
+
+local function line(name, value) print(('%-12s %s'):format(name, printable(tostring(value)))) end
+
+local function describe_tokenizer(ms, folder)
+  if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return line('tokenizer', 'none') end
+  local ok, tokenizer = pcall(ms.tokenizer.open, folder)
+  if not ok then return line('tokenizer', require 'moonstill.prompt.cli'.message(tokenizer)) end
+  line('tokenizer', tokenizer:size() .. ' ids')
+  tokenizer:free()
+end
+
+--- Prints the facts of a model folder.
+--- @param folder string
+--- @param weights? boolean also every parameter with its shape
+function M.run(folder, weights)
+  local ms = require 'moonstill'
+  ms.scope(function(own)
+    local model = own(ms.model.open(folder, { dtype = 'stored' }))
+    local facts = model:info()
+    for _, name in ipairs(FACTS) do
+      if facts[name] ~= nil then line(name, facts[name]) end
+    end
+    describe_tokenizer(ms, folder)
+    local ends = model:ends()
+    line('ends', #ends > 0 and table.concat(ends, ' ') or 'none named')
+    if not weights then return end
+    print()
+    for name, weight in model:parameters() do
+      print(('%-48s %s'):format(printable(name), tostring(weight):match '%l+%d* %[.-%]'))
+    end
+  end)
+end
+
+return M

@@ -1,0 +1,127 @@
+--- Where a run's plan departs from what was asked for: a line for each, said before its next step.
+local C = require 'moonstill.C'
+local json = require 'moonstill.base.json'
+local schedule = require 'moonstill.train.schedule'
+local settings = require 'moonstill.run.settings'
+
+local M = {}
+
+local function fewer_steps(run)
+  local most, total = run.cfg.max_steps or 0, run.state.total
+  if total >= most then return nil end
+  return ('the data gives %d steps in %g epochs, so max_steps = %d is not reached; epochs=0 goes '
+    .. 'on until it is'):format(total, run.cfg.epochs or 1, most)
+end
+
+-- Of an epoch that is asked for in part: more than a hundredth of the run is worth a word.
+local function other_part(run)
+  local asked, made = run.part.asked, run.part.made
+  if not asked or run.state.total == run.cfg.max_steps then return nil end
+  if math.abs(made - asked) <= 0.01 * run.state.total then return nil end
+  return ('the last part of epochs = %g would be %.3g steps: it has %d'):format(run.cfg.epochs,
+    asked, made)
+end
+
+local function large_micro_batch(run)
+  local given, size = run.cfg.batch and run.cfg.batch.micro_tokens, run.batch_size
+  if not given or given <= size.tokens or given == settings.default('batch', 'micro_tokens') then
+    return nil
+  end
+  return ('batch.micro_tokens = %d, but a step has %d tokens (batch.tokens), and so has a pass')
+    :format(given, size.tokens)
+end
+
+local function long_sample(run)
+  if not run.data.longest then return nil end
+  local size, tokens, place = run.batch_size, run.data:longest()
+  if tokens > size.tokens then
+    return ('%s has %d tokens, more than batch.tokens = %d: such samples are steps of their own')
+      :format(place, tokens, size.tokens)
+  elseif tokens > size.micro_tokens then
+    return ('%s has %d tokens, more than batch.micro_tokens = %d: such samples are passes of their '
+      .. 'own, and take their memory'):format(place, tokens, size.micro_tokens)
+  end
+end
+
+-- That no token at all counts is an error, see preflight.
+local function only_prompts(run)
+  if not run.data.counts or run.data:counts 'response' then return nil end
+  return 'all weights of answers are 0: only terms with on = "all" learn'
+end
+
+-- Of data with a tokenizer, which belongs to the student.
+local function no_tokenizer(run)
+  if not run.data.chat then return nil end
+  local folder = run.carry or run.student:info().path
+  if folder ~= json.null and C.ms_path_kind(folder .. '/tokenizer.json') == 1 then return nil end
+  return 'no tokenizer goes along with the student: give run.open the folder of one as carry'
+end
+
+local function value_at(f, step, total)
+  return f { step = step, total = total, progress = (step - 1) / math.max(1, total - 1) }
+end
+
+-- A schedule's rise, and its fall at the end, may have more steps than the run.
+local function long_warmup(run, name, f, shape)
+  local warmup, total = shape.warmup, run.state.total
+  if warmup < 1 or warmup < total then return nil end
+  return ('%s warms up in %d steps, but the run has %d: it rises to %.2e, and no further')
+    :format(name, warmup, total, value_at(f, total, total))
+end
+
+local function long_decay(run, name, _, shape)
+  local decay, total = shape.decay or 0, run.state.total
+  local left = total - schedule.steps_of(shape.warmup, total)
+  if decay < 1 or decay <= left then return nil end
+  return ('%s falls in the last %d steps, but the run has %d after its warm-up: it falls in all of '
+    .. 'them'):format(name, decay, left)
+end
+
+-- More steps than the run had been planned for, or fewer: values that follow the share of a run
+-- that is over are others from here on.
+local function other_total(run)
+  local state, before = run.state, run.total_before
+  if not before or before == state.total or state.step >= state.total then return nil end
+  local line = ('%d steps in all, %d when the checkpoint was made: schedules are stretched')
+    :format(state.total, before)
+  local lr = run.schedules.lr
+  if not schedule.shape(lr) then return line end
+  local was, now = value_at(lr, state.step, before), value_at(lr, state.step + 1, state.total)
+  if math.abs(now - was) <= 0.01 * math.max(now, was) then return line end
+  return ('%s, and lr goes from %.2e in step %d to %.2e in step %d'):format(line, was, state.step,
+    now, state.step + 1)
+end
+
+local function rare_checkpoints(run)
+  local every, total = run.every, run.state.total
+  if every <= total or every == settings.default('checkpoint', 'every') then return nil end
+  return ('checkpoint.every = %d, but the run has %d steps: it is saved at its end only')
+    :format(every, total)
+end
+
+local function no_checkpoint_kept(run)
+  return run.keep == 0 and 'checkpoint.keep = 0 keeps one, from which the run can go on' or nil
+end
+
+local OF_RUN = { fewer_steps, other_part, other_total, large_micro_batch, long_sample,
+  only_prompts, no_tokenizer, rare_checkpoints, no_checkpoint_kept }
+local OF_SCHEDULE = { long_warmup, long_decay }
+
+local function say_all(run, lines, ...)
+  for _, line_of in ipairs(lines) do
+    local line = line_of(run, ...)
+    if line then run:say('note: ' .. line) end
+  end
+end
+
+--- @param run ms_run with its plan made, and brought to where it goes on
+function M.say(run)
+  say_all(run, OF_RUN)
+  for _, name in ipairs(run.schedule_names) do
+    local f = run.schedules[name]
+    local shape = schedule.shape(f)
+    if shape then say_all(run, OF_SCHEDULE, name, f, shape) end
+  end
+end
+
+return M

@@ -1,0 +1,115 @@
+--- What can be known before a run's first step, and is better said then than after its last.
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local paths = require 'moonstill.base.paths'
+local progress = require 'moonstill.run.progress'
+
+local M = {}
+
+-- Whether `path` is `folder` or lies in it; both are real paths.
+local function lies_in(path, folder)
+  return path == folder or path:sub(1, #folder + 1) == (folder == '/' and '/' or folder .. '/')
+end
+
+-- inputs -----------------------------------------------------------------------------------------
+
+local function add(list, name, path)
+  if type(path) == 'table' then
+    for _, one in ipairs(path) do add(list, name, one) end
+  elseif type(path) == 'string' and path ~= '' and C.ms_path_kind(path) ~= 0 then
+    list[#list + 1] = { name = name, path = path, folder = C.ms_path_kind(path) == 2 }
+  end
+end
+
+-- What a run reads, as far as it is told: a recipe's keys, the student's folder, the data's files.
+local function inputs_of(cfg, options)
+  local list, data = {}, type(cfg.data) == 'table' and cfg.data or {}
+  add(list, 'student', cfg.student)
+  add(list, 'teacher', cfg.teacher)
+  add(list, 'the student', options.student:info().path)
+  add(list, 'carry', options.carry)
+  add(list, 'data.train', data.train)
+  add(list, 'data.valid', data.valid)
+  add(list, 'the data', options.data.paths)
+  return list
+end
+
+-- What a run writes or removes in its output folder.
+local OWN = { 'student', 'checkpoints', 'metrics.jsonl', 'finished.json', 'run.lock' }
+
+local function clash(output, input)
+  local path = paths.real(input.path)
+  if lies_in(output, path) then return path == output and 'is' or 'lies in' end
+  if input.folder then return lies_in(path, output) and 'holds' or nil end
+  for _, name in ipairs(OWN) do
+    if lies_in(path, output .. '/' .. name) then return 'would write over' end
+  end
+end
+
+--- An error when the output folder is, holds or lies in what the run reads, and may write over.
+--- @param cfg table
+--- @param options table of `run.open`
+--- @param level integer whom to blame, as in `error`
+function M.apart(cfg, options, level)
+  local output = paths.real(cfg.output)
+  for _, input in ipairs(inputs_of(cfg, options)) do
+    local how = clash(output, input)
+    if how then
+      error(('run.open: output = %s %s %s (%s), which the run reads: give another output')
+        :format(cfg.output, how, input.name, input.path), level + 1)
+    end
+  end
+end
+
+-- the disk ---------------------------------------------------------------------------------------
+
+local function writable(path)
+  if C.ms_path_kind(path) ~= 0 and C.ms_path_writable(path) == 0 then
+    error(('run: %s cannot be written: change its permissions, or give another output')
+      :format(path), 0)
+  end
+end
+
+local function room(run, bytes, what)
+  local free = tonumber(C.ms_disk_free(run.output))
+  if free < 0 or free >= bytes then return end
+  error(('run: no room for %s in %s: %s are needed and %s are free. Remove what is not needed '
+    .. 'there, or give an output on another disk'):format(what, run.output, progress.bytes(bytes),
+    progress.bytes(free)), 0)
+end
+
+local function checkpoint_bytes(run)
+  return run.student:info().memory.weights + run.optimizer:bytes(run.student)
+end
+
+-- A shell's `ulimit -f`; the largest file is that of the optimiser's moments.
+local function file_size(run)
+  local most = tonumber(C.ms_file_limit())
+  local bytes = math.max(run.student:info().memory.weights, run.optimizer:bytes(run.student))
+  if most < 0 or most >= bytes then return end
+  error(('run: no file may be larger than %s here (ulimit -f), but a checkpoint has one of %s: '
+    .. 'raise the limit'):format(progress.bytes(most), progress.bytes(bytes)), 0)
+end
+
+--- An error when the disk has no room for the next checkpoint.
+function M.room(run) room(run, checkpoint_bytes(run), 'a checkpoint') end
+
+--- An error when a run that is not finished cannot come to its end: something stands where its
+--- student goes, a folder cannot be written, the disk is full, files may not be large enough, the
+--- student cannot read a sample, or no sample has a weight.
+function M.check(run)
+  check(C.ms_model_save_check(run.student_path), check.NOWHERE)
+  for _, name in ipairs { '', '/checkpoints', '/student', '/metrics.jsonl' } do
+    writable(run.output .. name)
+  end
+  if run.carry and C.ms_path_kind(run.carry) ~= 2 then
+    error(('run: carry = %s is no folder'):format(run.carry), 0)
+  end
+  room(run, checkpoint_bytes(run) + run.student:info().memory.weights,
+    'a checkpoint and the student')
+  file_size(run)
+  if run.data.fits then run.data:fits(run.student) end
+  if run.data.counts and not run.data:counts 'response' then run.data:check_counts 'all' end
+end
+
+return M

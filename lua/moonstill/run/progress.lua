@@ -1,0 +1,125 @@
+--- What a run says while it goes: one line that is drawn over on a terminal, a line now and then
+--- elsewhere. Everything goes to stderr, so that a recipe's own output stays clean.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local printable = require 'moonstill.base.printable'
+
+ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
+
+local M = {}
+
+local SPARSE = { seconds = 30, share = 0.1 } -- between lines where there is no terminal
+local REDRAW = 0.1                           -- seconds between drawings on a terminal
+
+--- "2h03m", "3m12s", "45s".
+--- @param seconds number
+--- @return string
+function M.duration(seconds)
+  if seconds ~= seconds or seconds == math.huge then return '?' end
+  local s = math.floor(seconds + 0.5)
+  if s >= 3600 then return ('%dh%02dm'):format(math.floor(s / 3600), math.floor(s % 3600 / 60)) end
+  if s >= 60 then return ('%dm%02ds'):format(math.floor(s / 60), s % 60) end
+  return ('%ds'):format(s)
+end
+
+--- "1.5 GiB", "12 MiB".
+--- @param bytes number
+--- @return string
+function M.bytes(bytes)
+  local units = { 'B', 'KiB', 'MiB', 'GiB', 'TiB' }
+  local i = 1
+  while bytes >= 1000 and i < #units do bytes, i = bytes / 1024, i + 1 end
+  return ((bytes < 10 and i > 1) and '%.1f %s' or '%.0f %s'):format(bytes, units[i])
+end
+
+--- "4576", "29.8 k", "135 M".
+--- @param n number
+--- @return string
+function M.count(n)
+  local units = { '', ' k', ' M', ' G', ' T' }
+  local i = 1
+  if n < 10000 then return ('%d'):format(n) end
+  while n >= 999.5 and i < #units do n, i = n / 1000, i + 1 end
+  return ('%.3g%s'):format(n, units[i])
+end
+
+-- Columns of the terminal, whose line is drawn over: one that wraps could not be.
+local function columns()
+  local size = ffi.new 'unsigned short[4]' -- rows, columns, pixels
+  if ffi.C.ioctl(2, 0x5413, size) == 0 and size[1] > 0 then return size[1] end -- TIOCGWINSZ
+  return tonumber(os.getenv 'COLUMNS') or 80
+end
+
+local methods = {}
+
+local function erase(self)
+  if self.drawn then io.stderr:write '\r\27[K' end
+  self.drawn = false
+end
+
+--- Prints a line of its own.
+--- @param text string
+function methods:say(text)
+  if self.quiet then return end
+  erase(self)
+  io.stderr:write(printable(text), '\n')
+  io.stderr:flush()
+end
+
+-- A clock over the steps of this process: the first one, which warms up, is not counted.
+local function remaining(self, step, total, now)
+  if not self.first_step then
+    self.first_step, self.first_time = step, now
+    return '?'
+  end
+  local pace = (now - self.first_time) / (step - self.first_step)
+  return M.duration(pace * (total - step))
+end
+
+-- Whether a line is to be drawn now.
+local function is_due(self, step, total, now)
+  if not self.last_time then return true end
+  if self.tty then return now - self.last_time >= REDRAW end
+  return now - self.last_time >= SPARSE.seconds or step - self.last_step >= total * SPARSE.share
+end
+
+--- Called after each step. `describe()` makes the text between the count and the remaining time; it
+--- is called only when a line is due.
+--- @param step integer
+--- @param total integer
+--- @param describe fun(subject: any): string
+--- @param subject any
+function methods:step(step, total, describe, subject)
+  local now = C.ms_clock()
+  local left = remaining(self, step, total, now)
+  if self.quiet then return end
+  local last = step == total
+  if not last and not is_due(self, step, total, now) then return end
+  self.last_time, self.last_step = now, step
+  local text = ('step %d/%d  %s%s'):format(step, total, last and '' or 'left ' .. left .. '  ',
+    describe(subject))
+  if not self.tty then
+    io.stderr:write(text, '\n')
+  else
+    erase(self)
+    io.stderr:write(text:sub(1, columns() - 1))
+    self.drawn = true
+  end
+  io.stderr:flush()
+end
+
+--- Leaves what is drawn standing.
+function methods:finish()
+  if self.drawn then io.stderr:write '\n' end
+  self.drawn = false
+end
+
+local class = { __index = methods }
+
+--- @param options? { quiet?: boolean }
+function M.new(options)
+  return setmetatable({ quiet = options and options.quiet, tty = ffi.C.isatty(2) == 1 }, class)
+end
+
+return M

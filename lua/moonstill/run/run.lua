@@ -1,0 +1,399 @@
+--- Runs: the loop of optimiser steps, with everything that has to survive it.
+---
+---   local run = ms.run.open(cfg, { student = student, data = train, schedules = { kd = ... } })
+---   for step in run:steps() do
+---     for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+---     step:update()
+---   end
+---   run:finish()
+---
+--- The output folder holds `student/`, which appears as a whole at the end (`finish`),
+--- `checkpoints/` and `metrics.jsonl`; `finished.json` once there is nothing left to do, and
+--- `run.lock`, by which a second run in the same folder is refused. A run that was stopped at any
+--- moment goes on from its last checkpoint and repeats, bit for bit, what it would have done:
+--- whatever a step depends on is the configuration, the data, the checkpoint and `run.state`.
+
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local checkpoints = require 'moonstill.run.checkpoints'
+local departures = require 'moonstill.run.departures'
+local config = require 'moonstill.run.config'
+local finished = require 'moonstill.run.finished'
+local json = require 'moonstill.base.json'
+local learning = require 'moonstill.train.learning'
+local leave = require 'moonstill.base.leave'
+local lock = require 'moonstill.run.lock'
+local metrics = require 'moonstill.run.metrics'
+local options_of = require 'moonstill.base.options'
+local optimizer = require 'moonstill.train.optimizer'
+local preflight = require 'moonstill.run.preflight'
+local progress = require 'moonstill.run.progress'
+local schedule = require 'moonstill.train.schedule'
+local settings = require 'moonstill.run.settings'
+local sorted = require 'moonstill.base.sorted'
+local soundness = require 'moonstill.train.soundness'
+local steps = require 'moonstill.train.step'
+local validation = require 'moonstill.train.validation'
+
+local M = {}
+
+-- The output folders of runs that are open. Of the runs themselves nothing is kept alive here.
+local open_outputs = {}
+
+--- The output folders of the runs that were neither finished nor closed.
+--- @return string[]
+function M.left_open() return sorted.keys(open_outputs) end
+
+--- @class ms_run
+local methods = {}
+local class = { __index = methods }
+
+-- planning ---------------------------------------------------------------------------------------
+
+--- The steps of an epoch, counted from 0.
+function methods:plan_epoch(epoch)
+  if self.planned ~= epoch then
+    self.plan = self.data:steps(self.cfg.seed or 0, epoch, self.batch_size)
+    self.planned = epoch
+    if #self.plan == 0 then error('run: the data gives no step', 0) end
+  end
+  return self.plan
+end
+
+-- The steps of a part of an epoch that has `n`: all, or at least one.
+local function steps_of_part(run, part, n)
+  if part == 1 then return n end
+  local made = math.max(1, math.floor(part * n + 0.5))
+  run.part = { asked = part * n, made = made }
+  return made
+end
+
+--- How many steps the run has in all: by epochs, the last of which may be a part, and max_steps.
+local function count_steps(run)
+  local most, epochs = run.cfg.max_steps or 0, run.cfg.epochs or 1
+  if epochs == 0 then
+    if most == 0 then error('run: epochs = 0 needs max_steps', 0) end
+    return most
+  end
+  local total, epoch = 0, 0
+  while epoch < epochs and (most == 0 or total < most) do
+    local n, part = #run:plan_epoch(epoch), math.min(1, epochs - epoch)
+    total = total + steps_of_part(run, part, n)
+    epoch = epoch + 1
+  end
+  return most > 0 and math.min(most, total) or total
+end
+
+-- A schedule's value for the step that begins. What it keeps in the state must not be called like
+-- what the run keeps there: the run would go elsewhere without a word.
+local function scheduled(run, name)
+  local state = run.state
+  local before = checkpoints.own(state)
+  local value = run.schedules[name](state)
+  if type(value) ~= 'number' or value - value ~= 0 then
+    error(("run: schedule '%s' gave %s at step %d, not a finite number"):format(name,
+      tostring(value), run.step.number), 0)
+  end
+  local kind = name == 'lr' and config.refused('optim.lr', value)
+  if kind then
+    error(("run: schedule 'lr' gave %g at step %d, expected %s"):format(value, run.step.number,
+      kind), 0)
+  end
+  for key, was in sorted.pairs(before) do
+    if state[key] ~= was then
+      error(("run: schedule '%s' set run.state.%s, which is the run's own: give it another name")
+        :format(name, key), 0)
+    end
+  end
+  return value
+end
+
+local function begin_step(run)
+  local state, step = run.state, run.step
+  if state.index >= #run:plan_epoch(state.epoch) then
+    state.epoch, state.index = state.epoch + 1, 0
+    run:plan_epoch(state.epoch)
+  end
+  state.index, state.step = state.index + 1, state.step + 1
+  state.progress = (state.step - 1) / math.max(1, state.total - 1)
+  steps.begin(step, state.step)
+  for _, samples in ipairs(run.plan[state.index]) do steps.take(step, run.data:batch(samples)) end
+  for _, name in ipairs(run.schedule_names) do step[name] = scheduled(run, name) end
+  return step
+end
+
+local function after_step(run)
+  local state = run.state
+  -- weights that give no sound loss are not worth keeping
+  local due = run.every > 0 and state.step % run.every == 0 and state.ruined == 0
+  if state.step > run.saved and (due or json.unfit(state, 'run.state')) then run:checkpoint() end
+  local signal = C.ms_interrupted()
+  if signal == 0 then return end
+  run:checkpoint()
+  run:close()
+  leave(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on '
+    .. 'from there'):format(state.step, state.total))
+end
+
+local function next_step(run)
+  steps.check_closed(run.step, 2)
+  after_step(run)
+  if run.state.step >= run.state.total then
+    learning.check_end(run)
+    soundness.check(run, true)
+    return nil
+  end
+  return begin_step(run)
+end
+
+-- a run ------------------------------------------------------------------------------------------
+
+--- Iterates over the steps that are left. Ctrl-C, or what else asks the executable to end, ends the
+--- process after the current one, with everything saved.
+--- @return fun(): ms_step?
+function methods:steps()
+  if not self.optimizer then error('run: used after finish', 2) end
+  C.ms_interrupt_watch(1)
+  return next_step, self
+end
+
+-- nil when the clock has not moved.
+local function tokens_per_second(step)
+  return step.seconds > 0 and step.tokens / step.seconds or nil
+end
+
+local function describe(step)
+  local parts = { 'no position has a weight' }
+  if not step.tally:empty() then
+    parts[1] = ('loss %.4f = %s'):format(step.loss, step.tally:describe())
+    parts[2] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
+  end
+  table.insert(parts, 2, ('lr %.2e'):format(step.lr))
+  local rate = tokens_per_second(step)
+  parts[#parts + 1] = rate and ('%.0f tok/s'):format(rate)
+  return table.concat(parts, '  ')
+end
+
+local function process_text(process)
+  return process > 0 and (' (process %d)'):format(process) or ''
+end
+
+--- Makes sure that the folder still is the run's own. Once run.lock is removed, another run can
+--- take it: two would write into it, so this one ends, and leaves the folder to the other.
+function methods:hold()
+  if C.ms_path_kind(self.output) == 0 then
+    self:say(('note: %s was removed: it begins anew'):format(self.output))
+    check(C.ms_dir_make(self.output))
+  end
+  local state, process = self.lock:keep()
+  if state == 'anew' then
+    self:say(('note: %s/run.lock was removed or replaced: it is taken again'):format(self.output))
+  elseif state == 'lost' then
+    local step = self.state.step
+    self:close()
+    leave(1, ('run: %s/run.lock was removed, and another run%s has taken the folder: this one ends '
+      .. 'in step %d and leaves it to that'):format(self.output, process_text(process), step))
+  end
+end
+
+--- Appends a line to metrics.jsonl.
+--- @param entry table
+function methods:record(entry)
+  self:hold()
+  self.metrics:write(entry)
+end
+
+--- A step's line of metrics, and of progress.
+function methods:report(step)
+  local state = self.state
+  local entry = { step = state.step, kind = 'train', loss = metrics.number(step.loss),
+    epoch = state.epoch + state.index / #self.plan, terms = step.tally:entry(),
+    grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
+    seconds = step.seconds, tokens_per_second = tokens_per_second(step) }
+  if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured
+  for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
+  self:record(entry)
+  if not self.activations then -- known once a step was run
+    self.activations = self.student:info().memory.activations
+    self:say('activations: ' .. progress.bytes(self.activations))
+  end
+  self.progress:step(state.step, state.total, describe, step)
+end
+
+--- Prints a line, above the progress line where there is one.
+--- @param line string
+function methods:say(line) self.progress:say(line) end
+
+--- Puts the checkpoints of all steps after `step` aside.
+function methods:set_aside_after(step) checkpoints.set_aside_after(self, step) end
+
+function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.checkpoints, step) end
+
+--- Saves everything the run needs to go on; older checkpoints than the last few are removed. It
+--- happens by itself every `checkpoint.every` steps. What `run.state` has that JSON cannot hold is
+--- an error once all the rest is saved; it is looked for after every step.
+function methods:checkpoint()
+  local state = self.state
+  if self.saved == state.step then return end
+  soundness.check_weights(self)
+  self:hold()
+  preflight.room(self)
+  local all, unfit = checkpoints.encode(self)
+  self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
+  self.saved = state.step
+  checkpoints.prune(self)
+  if not unfit then return end
+  self:close()
+  error(('run: %s, which a checkpoint cannot hold; step %d is saved without it in %s')
+    :format(unfit, state.step, self:checkpoint_path(state.step)), 0)
+end
+
+local function memory_line(run)
+  local info = run.student:info()
+  local parts = {}
+  for _, name in ipairs { 'weights', 'gradients' } do
+    parts[#parts + 1] = ('%s %s'):format(name, progress.bytes(info.memory[name]))
+  end
+  return ('%s, %s parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
+    progress.count(info.parameters), run.state.total, table.concat(parts, ', '),
+    progress.bytes(run.optimizer:bytes(run.student)))
+end
+
+local function open_schedules(run, given)
+  run.schedules = {}
+  for name, f in sorted.pairs(given or {}) do
+    if run.step[name] ~= nil then
+      error(("run: a schedule cannot be called '%s'"):format(name), 3)
+    end
+    if type(f) ~= 'function' then
+      error(("run: schedule '%s' is a %s, not a function"):format(name, type(f)), 3)
+    end
+    run.schedules[name] = f
+  end
+  run.schedules.lr = run.schedules.lr or schedule.of(run.cfg.optim or {})
+  run.schedule_names = sorted.keys(run.schedules)
+end
+
+local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
+
+local function new_run(cfg, options)
+  local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
+    carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
+    student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {},
+    fingerprint = options.data.fingerprint and options.data:fingerprint(),
+    every = settings.get(cfg, 'checkpoint', 'every'),
+    keep = settings.get(cfg, 'checkpoint', 'keep'),
+    max_skips = settings.get(cfg, 'optim', 'max_skips'),
+    progress = progress.new { quiet = options.quiet },
+    batch_size = { tokens = settings.get(cfg, 'batch', 'tokens'),
+      micro_tokens = settings.get(cfg, 'batch', 'micro_tokens') } }, class)
+  run.step = steps.new(run)
+  run.state = { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0, skips = 0, skipped = 0,
+    empty = 0, still = 0, far = 0, ruined = 0, sound = 0 }
+  return run
+end
+
+local function take_lock(run, level)
+  check(C.ms_dir_make(run.output))
+  local held, process = lock.open(run.output .. '/run.lock')
+  run.lock = held
+  if held then return end
+  error(('run.open: another run is in the folder %s%s: wait for its end, or give another output')
+    :format(run.output, process_text(process)), level + 1)
+end
+
+-- Everything that can fail once the folder is the run's.
+local function start(run)
+  run.state.total = count_steps(run)
+  run.student:add_ends(run.data.chat and run.data.chat.stop or {})
+  run.optimizer = optimizer.new(run.student, run.cfg.optim)
+  checkpoints.clean(run)
+  finished.check(run)
+  checkpoints.resume(run)
+  check(C.ms_dir_make(run.checkpoints))
+  run:plan_epoch(run.state.epoch)
+  run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step,
+    function(line) run:say(line) end)
+  finished.look(run)
+  if run.finished then return end
+  preflight.check(run)
+  departures.say(run)
+  run:say(memory_line(run))
+end
+
+--- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
+--- One run at a time may have an output folder.
+--- @param cfg table output; seed, epochs, max_steps, resume; batch = { tokens, micro_tokens };
+---   optim = { lr, warmup, clip, .. }; checkpoint = { every, keep }
+--- @param options table student: the model that learns; data: its data set; schedules: functions of
+---   the run's state by name, of which `lr` comes from `cfg.optim` unless given; carry: the folder
+---   whose tokenizer goes along with the result; quiet: nothing is printed
+--- @return ms_run
+function M.open(cfg, options)
+  check.table('run.open', 'cfg', cfg)
+  options = options_of.known('run.open', OPTIONS, options, 2)
+  for _, name in ipairs { 'student', 'data' } do
+    if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
+  end
+  if type(cfg.output) ~= 'string' or cfg.output == '' then
+    error('run.open: cfg.output must name a folder', 2)
+  end
+  settings.check(cfg, 2)
+  preflight.apart(cfg, options, 2)
+  local ok, why = pcall(json.encode, cfg)
+  if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
+  local run = new_run(cfg, options)
+  open_schedules(run, options.schedules)
+  take_lock(run, 2)
+  open_outputs[run.output] = true
+  ok, why = pcall(start, run)
+  if ok then return run end
+  run:close() -- in a session that goes on, the folder must be free for the next try
+  error(why, 0)
+end
+
+--- Losses over a whole validation set, with the same normalisation as in training: CE, and with a
+--- teacher the divergence from it.
+--- @param options table data: the set, without which nothing happens; teacher; kd: what to measure,
+---   as for `ms.kd`, by default forward KL at T = 1; `vocab`: how many ids the models share, by
+---   default those that both and their tokenizers have. Asked again in the same step, of the same
+---   data, weights and measure, it does nothing new.
+--- @return table? { loss?, agree?, kl?, kl_agree? } what is not there was not measured: no position
+---   had a weight. An error when nothing was.
+function methods:validate(options) return validation.validate(self, options) end
+
+-- the end ----------------------------------------------------------------------------------------
+
+--- Frees what the run holds, and gives Ctrl-C back. `finish` does it.
+function methods:close()
+  if not self.lock then return end
+  steps.drop_batches(self.step)
+  self.progress:finish()
+  if self.optimizer then self.optimizer:free() end
+  self.lock:close()
+  self.optimizer, self.lock = nil, nil
+  open_outputs[self.output] = nil
+  C.ms_interrupt_watch(0)
+end
+
+--- Saves a last checkpoint, and the student in the folder `student` of the output folder: there is
+--- the one that was there or the new one, whole, at any moment.
+function methods:finish()
+  if not self.optimizer then error('run: finished already', 2) end
+  steps.check_closed(self.step, 2)
+  if not self.finished then
+    learning.check_end(self)
+    soundness.check(self, true)
+    self:checkpoint()
+    self:hold()
+    self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)
+    finished.write(self)
+    local unlearnt = learning.describe(self.state)
+    self:say(('the student is saved in %s after %d steps%s, %s tokens'):format(self.student_path,
+      self.state.step, unlearnt and (' (%s)'):format(unlearnt) or '',
+      progress.count(self.state.tokens)))
+  end
+  self:close()
+end
+
+return M

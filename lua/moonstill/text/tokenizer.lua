@@ -1,0 +1,243 @@
+--- Tokenizers: text to token ids and back, from the tokenizer.json of a model folder.
+---
+---   local tok = ms.tokenizer.open 'models/small'
+---   local ids, n = tok:encode 'Once upon a time'   -- int32_t[n], 0-based
+---   print(tok:decode(ids, n))
+---
+--- Ids are those of Hugging Face's tokenizers for the same file.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local handles = require 'moonstill.base.handle'
+local options_of = require 'moonstill.base.options'
+local text_of = require 'moonstill.base.text'
+
+local M = {}
+
+-- The options there are.
+local ENCODE = { special = true, parse = true }
+local DECODE = { skip_special = true }
+
+local ints = ffi.typeof 'int32_t[?]'
+local out = ffi.new 'ms_tokenizer *[1]' -- scratch, read at once
+local decoder_out = ffi.new 'ms_decoder *[1]'
+local string_out = ffi.new 'char *[1]'
+local piece = ffi.new 'const char *[1]'
+local count = ffi.new 'int64_t[1]'
+
+--- @class ms_tokenizer
+local methods = {}
+
+local handle -- the FFI type, below
+local kind = handles.kind('tokenizer', C.ms_tokenizer_free)
+
+--- The core's pointer; an error when the tokenizer was freed or is none.
+--- @param tokenizer ms_tokenizer
+--- @param level? integer whom to blame, as in `error`
+function M.pointer(tokenizer, level) return (kind.pointer(tokenizer, (level or 1) + 1)) end
+local pointer = kind.pointer
+
+local function is_text(s, what, level)
+  if type(s) ~= 'string' then
+    error(('tokenizer: %s is a %s, not a string'):format(what, type(s)), (level or 2) + 1)
+  end
+end
+
+--- Frees the tokenizer now. A second call does nothing; any other use is an error. Decoders made
+--- from it stay valid.
+function methods:free() kind.free(self) end
+
+-- `level`: whom to blame, as in `error`.
+local function encode(self, text, options, level)
+  level = level + 1
+  local p = pointer(self, level)
+  is_text(text, 'text', level)
+  options_of.known('tokenizer', ENCODE, options, level)
+  local special = options and options.special and 1 or 0
+  local parse = (not options or options.parse ~= false) and 1 or 0
+  local room = math.floor(#text / 3) + 16 -- often enough
+  local ids = ints(room)
+  check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count), level)
+  local n = tonumber(count[0])
+  if n > room then
+    ids = ints(n)
+    check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, n, count), level)
+  end
+  return ids, n
+end
+
+--- The ids of a text.
+--- @param text string UTF-8
+--- @param options? { special?: boolean, parse?: boolean } special: add what the tokenizer puts
+---   around a text, such as BOS (default false). parse: special tokens spelled in the text become
+---   their ids (default true); false takes their letters, which is right for text of users.
+--- @return ffi.cdata* ids int32_t[n], 0-based
+--- @return integer n
+function methods:encode(text, options)
+  local ids, n = encode(self, text, options, 2)
+  return ids, n
+end
+
+--- The ids of a text as a Lua array, from 1. For the prompt and for tests: `encode` costs less.
+--- @param text string
+--- @param options? table as for `encode`
+--- @return integer[]
+function methods:ids(text, options)
+  local ids, n = encode(self, text, options, 2)
+  local t = {}
+  for i = 1, n do t[i] = ids[i - 1] end
+  return t
+end
+
+local function as_array(ids, n, level)
+  if type(ids) == 'cdata' then
+    if not n then error('tokenizer: ids of the FFI need their number', level + 1) end
+    check.integer('tokenizer', 'the number of ids', n, 0, check.EXACT, level + 1)
+    return check.cells('tokenizer', 'ids', ids, 'int', n, level + 1), n
+  end
+  if type(ids) ~= 'table' then error('tokenizer: ids are a ' .. type(ids), level + 1) end
+  check.integers('tokenizer', 'id', ids, 0, check.INT32, level + 1)
+  return ints(math.max(#ids, 1), ids), #ids
+end
+
+--- The text of ids: what is no character becomes U+FFFD, ids without a token become nothing.
+--- @param ids ffi.cdata*|integer[] int32_t[n], or a Lua array
+--- @param n? integer how many, for cdata
+--- @param options? { skip_special?: boolean } leave special tokens out (default false)
+--- @return string
+function methods:decode(ids, n, options)
+  local p = pointer(self, 2)
+  if type(n) == 'table' then n, options = nil, n end
+  local array, length = as_array(ids, n, 2)
+  options_of.known('tokenizer', DECODE, options, 2)
+  local skip = options and options.skip_special and 1 or 0
+  check(C.ms_tokenizer_decode(p, array, length, skip, string_out, count))
+  return text_of(string_out[0], tonumber(count[0]))
+end
+
+--- The id of a token spelled as in tokenizer.json, or nil.
+--- @param token string
+--- @return integer?
+function methods:id(token)
+  local p = pointer(self, 2)
+  is_text(token, 'token')
+  local id = C.ms_tokenizer_id(p, token, #token)
+  return id >= 0 and id or nil
+end
+
+--- The spelling of an id in tokenizer.json, or nil when no token has it.
+--- @param id integer
+--- @return string?
+function methods:token(id)
+  check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
+  local p = C.ms_tokenizer_token(pointer(self, 2), id, count)
+  return p ~= nil and ffi.string(p, tonumber(count[0])) or nil
+end
+
+--- Whether an id is a special token.
+--- @param id integer
+--- @return boolean
+function methods:is_special(id)
+  check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
+  return C.ms_tokenizer_is_special(pointer(self, 2), id) ~= 0
+end
+
+--- Whether an id is one of tokenizer.json's added tokens, special or not.
+--- @param id integer
+--- @return boolean
+function methods:is_added(id)
+  check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
+  return C.ms_tokenizer_is_added(pointer(self, 2), id) ~= 0
+end
+
+--- The largest id + 1, added tokens included.
+--- @return integer
+function methods:size() return C.ms_tokenizer_size(pointer(self, 2)) end
+
+--- An error that names the first difference unless both map every id below the smaller size alike.
+--- @param other ms_tokenizer
+function methods:same(other)
+  check(C.ms_tokenizer_same(pointer(self, 2), pointer(other, 2)))
+  return self
+end
+
+handle = ffi.metatype('struct { ms_tokenizer *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __len = methods.size,
+  __tostring = function(self)
+    if self.p == nil then return 'tokenizer (freed)' end
+    return ('tokenizer of %d tokens'):format(self:size())
+  end,
+})
+kind.type = handle
+
+--- Opens a tokenizer.
+--- @param path string a tokenizer.json, or the folder that holds it
+--- @return ms_tokenizer
+function M.open(path)
+  check.path('tokenizer', path)
+  check(C.ms_tokenizer_open(path, out), check.NOWHERE)
+  return handle(out[0])
+end
+
+--- The same, but nil and why where the file is of a kind that is not read, or no tokenizer at all.
+--- @param path string
+--- @return ms_tokenizer?
+--- @return string?
+function M.try(path)
+  check.path('tokenizer', path)
+  local status = C.ms_tokenizer_open(path, out)
+  if status == 0 then return handle(out[0]) end
+  if status == C.MS_ENOMEM then check(status, check.NOWHERE) end
+  return nil, ffi.string(C.ms_last_error())
+end
+
+-- incremental decoding ---------------------------------------------------------------------------
+
+local decoder_kind = handles.kind('decoder', C.ms_decoder_free)
+
+--- @class ms_decoder
+local decoder_methods = {}
+
+--- Frees the decoder now. A second call does nothing; any other use is an error.
+function decoder_methods:free()
+  decoder_kind.free(self)
+end
+
+local function advance(self, id)
+  check(C.ms_decoder_add(decoder_kind.pointer(self, 3), id, piece, count), 3)
+  return ffi.string(piece[0], tonumber(count[0]))
+end
+
+--- The text that became certain with this id: perhaps empty, never a part of a character.
+--- @param id integer
+--- @return string
+function decoder_methods:add(id)
+  return (advance(self, check.integer('decoder', 'id', id, 0, check.INT32))) -- keeps the frame
+end
+
+--- The text that was still held back; the decoder begins anew.
+--- @return string
+function decoder_methods:finish() return (advance(self, -1)) end -- keeps the frame
+
+local decoder_handle = ffi.metatype('struct { ms_decoder *p; }', {
+  __index = decoder_methods,
+  __gc = decoder_methods.free,
+  __tostring = function(self) return self.p == nil and 'decoder (freed)' or 'decoder' end,
+})
+decoder_kind.type = decoder_handle
+
+--- A decoder that takes ids one by one, as they are generated. All it returns, put together, is
+--- what `decode` gives.
+--- @param options? { skip_special?: boolean }
+--- @return ms_decoder
+function methods:decoder(options)
+  options_of.known('tokenizer', DECODE, options, 2)
+  local skip = options and options.skip_special and 1 or 0
+  check(C.ms_decoder_new(pointer(self, 2), skip, decoder_out))
+  return decoder_handle(decoder_out[0])
+end
+
+return M

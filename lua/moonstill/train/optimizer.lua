@@ -1,0 +1,140 @@
+--- AdamW over a model's parameters, and checkpoints of both. `ms.run` uses it; a loop of one's own
+--- may as well.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local handles = require 'moonstill.base.handle'
+local models = require 'moonstill.model.model'
+local options_of = require 'moonstill.base.options'
+local schedule = require 'moonstill.train.schedule'
+local sorted = require 'moonstill.base.sorted'
+local tensor = require 'moonstill.tensor.tensor'
+local text = require 'moonstill.base.text'
+
+local M = {}
+
+local out = ffi.new 'ms_optimizer *[1]' -- scratch, read at once
+local tensor_out = ffi.new 'ms_tensor *[1]'
+local string_out = ffi.new 'char *[1]'
+local norm = ffi.new 'double[1]'
+local skipped = ffi.new 'int32_t[1]'
+
+--- PyTorch's defaults, but for the decay. clip: largest norm of the whole gradient, 0 for none.
+M.defaults = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0 }
+
+--- What a recipe's `optim` may hold: for the optimiser, for the schedule, for the run.
+M.keys = { max_skips = true }
+for key in sorted.pairs(M.defaults) do M.keys[key] = true end
+for key in sorted.pairs(schedule.keys) do M.keys[key] = true end
+
+--- @class ms_optimizer
+local methods = {}
+
+local handle -- the FFI type, below
+
+local kind = handles.kind('optimizer', C.ms_optimizer_free)
+local pointer = kind.pointer
+
+--- An optimiser for a model that was opened to train. From now on the weights of a bf16 model
+--- follow the optimiser's f32 masters.
+--- @param model ms_model
+--- @param options? table see `defaults`; a recipe's `optim` may be passed whole: the keys of
+---   `ms.schedule` and max_skips are not looked at, any other key is an error
+--- @return ms_optimizer
+function M.new(model, options)
+  local p, o = models.pointer(model, 2), ffi.new 'ms_adamw_options'
+  options_of.known('optimizer', M.keys, options, 2)
+  for key, default in sorted.pairs(M.defaults) do
+    local value = options and options[key]
+    if value == nil then value = default end
+    if type(value) ~= 'number' then
+      error(('optimizer: %s is a %s, not a number'):format(key, type(value)), 2)
+    end
+    o[key] = value
+  end
+  check(C.ms_optimizer_new(p, o, out))
+  return handle(out[0])
+end
+
+--- Frees the moments now. A second call does nothing; any other use is an error.
+function methods:free() kind.free(self) end
+
+--- One update from the model's gradients, which are zeroed. With a gradient that is not finite, or
+--- whose norm is above 1e19 after clipping (its square is not finite), nothing else happens.
+--- @param lr number
+--- @return number norm of the gradient before clipping
+--- @return boolean skipped
+function methods:step(lr)
+  if type(lr) ~= 'number' then error('optimizer: lr is a ' .. type(lr) .. ', not a number', 2) end
+  check(C.ms_optimizer_step(pointer(self, 2), lr, norm, skipped))
+  return norm[0], skipped[0] ~= 0
+end
+
+--- How many updates were made.
+--- @return integer
+function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self, 2))) end
+
+--- Bytes of moments and masters.
+--- @param model ms_model the optimiser's
+--- @return integer
+function methods:bytes(model)
+  pointer(self, 2)
+  models.pointer(model, 2)
+  local info = model:info()
+  return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
+end
+
+--- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory.
+--- @param i integer
+--- @return ms_tensor first
+--- @return ms_tensor second
+function methods:moments(i)
+  check.integer('optimizer', 'parameter', i, 0, check.INT32)
+  local p = pointer(self, 2)
+  check(C.ms_optimizer_moment(p, i, 0, tensor_out))
+  local first = tensor.wrap(tensor_out[0])
+  check(C.ms_optimizer_moment(p, i, 1, tensor_out))
+  return first, tensor.wrap(tensor_out[0])
+end
+
+--- Writes model, optimiser and a text of JSON to a folder, as a whole or not at all.
+--- @param path string
+--- @param model ms_model the optimiser's
+--- @param state string
+function methods:write(path, model, state)
+  local p, of = pointer(self, 2), models.pointer(model, 2)
+  check.path('optimizer:write', path)
+  check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
+end
+
+--- Puts model and optimiser into the state of a checkpoint; returns its text of JSON.
+--- @param path string
+--- @param model ms_model the optimiser's
+--- @return string
+function methods:read(path, model)
+  local p, of = pointer(self, 2), models.pointer(model, 2)
+  check(C.ms_checkpoint_read(check.path('optimizer:read', path), of, p, string_out))
+  return text(string_out[0])
+end
+
+--- The newest complete checkpoint in a folder of checkpoints, or nil. Damaged ones are passed over
+--- with a warning.
+--- @param path string
+--- @return string?
+function M.find(path)
+  check(C.ms_checkpoint_find(check.path('optimizer.find', path), string_out))
+  return text(string_out[0])
+end
+
+handle = ffi.metatype('struct { ms_optimizer *p; }', {
+  __index = methods,
+  __gc = methods.free,
+  __tostring = function(self)
+    if self.p == nil then return 'optimizer (freed)' end
+    return ('optimizer after %d updates'):format(self:steps())
+  end,
+})
+kind.type = handle
+
+return M

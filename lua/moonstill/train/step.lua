@@ -1,0 +1,127 @@
+--- One optimiser step of a run, as the loop of a recipe sees it.
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
+local learning = require 'moonstill.train.learning'
+local ledger = require 'moonstill.loss.ledger'
+local soundness = require 'moonstill.train.soundness'
+local tally = require 'moonstill.train.tally'
+
+local M = {}
+
+--- There is one object for all steps of a run. `number` counts from 1; each schedule's value has
+--- its schedule's name; after `update` there are `loss`, `grad_norm`, `skipped`.
+--- @class ms_step
+local methods = {}
+local class = { __index = methods }
+
+--- @param run ms_run
+--- @return ms_step
+function M.new(run)
+  return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
+    tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(), loss = 0, grad_norm = 0,
+    skipped = false, began = 0 }, class)
+end
+
+--- The sum of the weights of all micro-batches, which a term's loss is divided by.
+--- @param on '"response"'|'"all"'
+function methods:norm(on) return self.norms[on] end
+
+--- For `model:learn`: adds up what each term gives, which is read at `update`.
+function methods:record(terms, results, level)
+  self.tally:add(terms, results, self.norms, level + 1)
+end
+
+local function next_batch(self)
+  self.at = self.at + 1
+  return self.batches[self.at]
+end
+
+--- Iterates over the step's batches, whose sizes are those of `batch.micro_tokens`.
+function methods:micro_batches()
+  self.at = 0
+  return next_batch, self
+end
+
+--- Frees the step's batches.
+function M.drop_batches(self)
+  for i = #self.batches, 1, -1 do
+    ledger.bind(self.batches[i], nil)
+    self.batches[i]:free()
+    self.batches[i] = nil
+  end
+end
+
+--- Makes a batch one of the step's, which frees it.
+--- @param batch ms_batch
+function M.take(self, batch)
+  ledger.bind(batch, self)
+  self.batches[#self.batches + 1] = batch
+  self.norms.response = self.norms.response + batch:weight 'response'
+  self.norms.all = self.norms.all + batch:weight 'all'
+  self.tokens = self.tokens + batch:tokens()
+end
+
+--- Puts other batches in place of the planned ones, such as those made of a student's own answers;
+--- the step frees them. To be called before anything is learned.
+--- @param batches ms_batch[]
+function methods:use(batches)
+  if self.tally.calls > 0 then error('step:use: the step has learned already', 2) end
+  M.drop_batches(self)
+  self.norms.response, self.norms.all, self.tokens = 0, 0, 0
+  for _, batch in ipairs(batches) do M.take(self, batch) end
+end
+
+--- True in every n-th step; never for 0.
+--- @param n integer
+function methods:every(n)
+  check.integer('step:every', 'n', n, 0, check.EXACT)
+  return n > 0 and self.number % n == 0
+end
+
+--- The optimiser's update, at `step.lr`; the gradients are zeroed. A step in which no position was
+--- supervised, or whose gradient is not finite, updates nothing.
+function methods:update()
+  local run, state = self.run, self.run.state
+  if not self.open then error('step:update: called twice, or outside its step', 2) end
+  if self.tally.calls == 0 then error('step:update: nothing was learned in this step', 2) end
+  local name, seen, all = self.tally:incomplete()
+  if name then -- losses are divided by the whole step's weights
+    error(('step:update: the term %s learned from weights of %g, the step has %g: every '
+      .. 'micro-batch is to be learned once, with all terms in one call')
+      :format(name, seen, all), 2)
+  end
+  self.loss = self.tally:loss()
+  self.skipped, self.grad_norm = false, 0
+  if self.tally:empty() then
+    run.student:zero_gradients()
+  else
+    self.grad_norm, self.skipped = run.optimizer:step(self.lr)
+  end
+  learning.count(state, self)
+  soundness.judge(run, self)
+  state.tokens = state.tokens + self.tokens
+  state.loss = not self.skipped and self.loss - self.loss == 0 and self.loss or nil
+  self.seconds = C.ms_clock() - self.began
+  self.open = false
+  M.drop_batches(self)
+  run:report(self)
+  soundness.check(run)
+  learning.check_skips(run, self.tally)
+  return self
+end
+
+--- Begins a step, whose batches are then taken.
+--- @param number integer
+function M.begin(self, number)
+  self.number, self.began, self.open = number, C.ms_clock(), true
+  self.tally:clear()
+  self.norms.response, self.norms.all, self.tokens = 0, 0, 0
+end
+
+--- An error when a step is under way: nothing may be left undone when it is over.
+function M.check_closed(self, level)
+  if not self.open then return end
+  error('run: step:update() was not called in step ' .. self.number, level + 1)
+end
+
+return M

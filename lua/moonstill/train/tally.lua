@@ -1,0 +1,204 @@
+--- Adds up what the terms of a loss give over the batches of a step, or of a validation set.
+---
+--- Results are kept as they come and read when the tally is asked for something, so that adding
+--- waits for nothing.
+
+local metrics = require 'moonstill.run.metrics'
+local result = require 'moonstill.loss.result'
+local sorted = require 'moonstill.base.sorted'
+
+local M = {}
+
+-- "ce", "kd", and "kd2" for a second one of a name.
+local function names_of(terms)
+  local names, taken = {}, {}
+  for i, term in ipairs(terms) do
+    local base = term.name or term.kind
+    local name, n = base, 1
+    while taken[name] do
+      n = n + 1
+      name = base .. n
+    end
+    names[i], taken[name] = name, true
+  end
+  return names
+end
+
+-- An error unless the terms of a call are those of the calls before it, in whatever order.
+local function check_names(self, names, level)
+  local there = {}
+  for _, name in ipairs(names) do there[name] = self.terms[name] end
+  if #names == #self.names and #sorted.keys(there) == #names then return end
+  error(('the terms %s, after %s in the same step: every micro-batch takes the same ones, where a '
+    .. 'weight of 0 leaves one out'):format(table.concat(names, ', '),
+    table.concat(self.names, ', ')), level + 1)
+end
+
+-- What is said first where several have changed: the others follow from these.
+local FIRST = { 'kind', 'objective', 'target' }
+
+local function check_same(name, key, now, before, level)
+  if now == before then return end
+  error(('the term %s has %s = %s, after %s in the same step: within a step only its weight may '
+    .. 'change; what is another loss is a term of its own'):format(name, key, tostring(now),
+    tostring(before)), level + 1)
+end
+
+local function check_meaning(name, now, before, level)
+  for _, keys in ipairs { FIRST, sorted.keys(now, before) } do
+    for _, key in ipairs(keys) do check_same(name, key, now[key], before[key], level + 1) end
+  end
+end
+
+-- calls: { result, factor }, not read yet. sums: of what was measured. share: the sum of each value
+-- times the factor that it was learnt with, which was between `least` and `most`.
+local function begin_term(term, norms)
+  return { kind = term.kind, meaning = term:meaning(), norm = norms and norms[term.on] or 0,
+    calls = {}, sums = { value = 0, weight = 0, rows = 0 }, share = 0, least = math.huge,
+    most = -math.huge }
+end
+
+local function add_call(t, given, factor)
+  for _, field in ipairs(result.fields) do
+    local x = given[field]
+    if x then t.sums[field] = (t.sums[field] or 0) + x end
+  end
+  if given.weight == 0 then return end -- it has no say, nor has a call that failed
+  t.share = t.share + factor * given.value
+  t.least, t.most = math.min(t.least, factor), math.max(t.most, factor)
+end
+
+-- Reads what has come since the last time.
+local function read(t)
+  for _, call in ipairs(t.calls) do add_call(t, call.result, call.factor) end
+  t.calls = {}
+  return t
+end
+
+local methods = {}
+
+--- Forgets everything.
+function methods:clear() self.calls, self.names, self.terms = 0, {}, {} end
+
+--- Adds what one call gives. All calls have terms of the same names, and of each name the same
+--- meaning; the weights may change.
+--- @param terms ms_loss_term[]
+--- @param results ms_result[] one for each; they may be written later
+--- @param norms? { response: number, all: number } of the step
+--- @param level? integer whom to blame, as in `error`
+function methods:add(terms, results, norms, level)
+  level = (level or 1) + 1
+  local names = names_of(terms)
+  if self.calls > 0 then check_names(self, names, level) end
+  for i, name in ipairs(names) do
+    local t = self.terms[name]
+    if t then check_meaning(name, terms[i]:meaning(), t.meaning, level) end
+  end
+  for i, name in ipairs(names) do
+    local t = self.terms[name] or begin_term(terms[i], norms)
+    self.terms[name] = t
+    t.calls[#t.calls + 1] = { result = results[i], factor = terms[i].weight }
+  end
+  if self.calls == 0 then self.names = names end
+  self.calls = self.calls + 1
+end
+
+-- Iterates over the names, in the order of the first call, and what there is of each.
+local function each(self)
+  local i = 0
+  return function()
+    i = i + 1
+    local name = self.names[i]
+    if name then return name, read(self.terms[name]) end
+  end
+end
+
+--- The loss: each term's mean over its positions, each position times the weight that the term had
+--- when it was learnt.
+--- @return number
+function methods:loss()
+  local loss = 0
+  for _, t in each(self) do
+    if t.norm > 0 then loss = loss + t.share / t.norm end
+  end
+  return loss
+end
+
+--- Whether no term had a position.
+function methods:empty()
+  for _, t in each(self) do
+    if t.norm > 0 then return false end
+  end
+  return true
+end
+
+--- The first term that has not seen each position of its step once: its name, the weight it saw,
+--- and what there is. nil when all have.
+--- @return string?, number?, number?
+function methods:incomplete()
+  for name, t in each(self) do
+    -- both are sums of the same floats in double, in another order
+    if math.abs(t.sums.weight - t.norm) > 1e-9 * t.norm then return name, t.sums.weight, t.norm end
+  end
+end
+
+--- Means over the positions of a term, with their `weight` and `rows`; nil when there is no such
+--- term. What was not measured is not there, which without positions is all of it.
+--- @param name string
+function methods:mean(name)
+  local t = self.terms[name]
+  if not t then return nil end
+  local sums = read(t).sums
+  local mean = { weight = sums.weight, rows = sums.rows }
+  for _, field in ipairs(result.fields) do
+    if not mean[field] and sums[field] and sums.weight > 0 then
+      mean[field] = sums[field] / sums.weight
+    end
+  end
+  return mean
+end
+
+--- What metrics.jsonl says of each term.
+function methods:entry()
+  local entry = {}
+  for name, t in each(self) do
+    local mean = self:mean(name)
+    local said = { loss = metrics.number(mean.value), rows = mean.rows, weight = mean.weight,
+      agree = metrics.number(mean.agree) }
+    if t.kind ~= 'ce' then
+      for _, field in ipairs { 'teacher_mass', 'student_mass', 'teacher_entropy',
+        'student_entropy' } do said[field] = metrics.number(mean[field]) end
+    end
+    entry[name] = said
+  end
+  return entry
+end
+
+local function describe_term(name, t, alone)
+  if not (t.sums.weight > 0) then return name .. ' of no positions' end
+  local mean = ('%s %.4f'):format(name, t.sums.value / t.sums.weight)
+  if t.least ~= t.most then -- no one factor gives what it adds to the loss
+    return ('%.4f (%s, weights %.2f to %.2f)'):format(t.share / t.sums.weight, mean, t.least,
+      t.most)
+  end
+  return alone and t.most == 1 and mean or ('%.2f %s'):format(t.most, mean)
+end
+
+--- The loss as a sum: "0.30 ce 2.1034 + 0.70 kd 0.4011"; a single term of weight 1 is "ce 2.1034".
+--- A term whose weight changed says what it adds: "0.1234 (kd 0.4011, weights 0.00 to 1.00)".
+--- @return string
+function methods:describe()
+  local parts = {}
+  for name, t in each(self) do parts[#parts + 1] = describe_term(name, t, #self.names == 1) end
+  return table.concat(parts, ' + ')
+end
+
+local class = { __index = methods }
+
+function M.new()
+  local self = setmetatable({}, class)
+  self:clear()
+  return self
+end
+
+return M
