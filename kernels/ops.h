@@ -106,8 +106,8 @@ typedef struct ms_ops {
   ms_status (*topk)(ms_stream *s, const struct ms_topk_args *args);
   ms_status (*head_loss)(ms_stream *s, const struct ms_head_args *args);
 
-  /* sum of x^2 in double, and whether all are finite; host results */
-  ms_status (*sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n);
+  /* *sum = sum of x^2, in double on the device; not finite exactly when an element is not */
+  ms_status (*sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n, int add);
   /* index of the first NaN or infinity among x, f32 or bf16; -1 for none; a host result */
   ms_status (*not_finite)(ms_stream *s, int64_t *at, const void *x, int dtype, int64_t n);
   /* Decoupled AdamW on f32 masters w; `low` (bf16, NULL for none) gets the rounded result. scale

@@ -359,8 +359,13 @@ ms_status ms_add(ms_tensor *y, const ms_tensor *x) {
 }
 
 ms_status ms_sum_squares(const ms_tensor *x, double *sum) {
+  void *total;
   MS_TRY(want_count("sum_squares", "x", x, x));
-  return MS_OP(x->dev, sum_squares, sum, x->data, x->count);
+  MS_TRY(x->dev->ops->alloc(sizeof *sum, &total));
+  ms_status st = MS_OP(x->dev, sum_squares, total, x->data, x->count, 0);
+  if (st == MS_OK) st = MS_OP(x->dev, read, sum, total, sizeof *sum);
+  x->dev->ops->free(total, sizeof *sum);
+  return st;
 }
 
 ms_status ms_not_finite(const ms_tensor *x, int64_t *at) {

@@ -64,6 +64,8 @@ ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_
   MS_TRY_OR(fail, new_arena(opt, &opt->first));
   MS_TRY_OR(fail, new_arena(opt, &opt->second));
   if (model->dtype != MS_F32) MS_TRY_OR(fail, copy_masters(opt));
+  MS_TRY_OR(fail, model->dev->ops->alloc(sizeof *opt->squares, &p));
+  opt->squares = p;
   *out = opt;
   return MS_OK;
 
@@ -79,21 +81,25 @@ void ms_optimizer_free(ms_optimizer *opt) {
   if (opt->first) ops->free(opt->first, bytes);
   if (opt->second) ops->free(opt->second, bytes);
   if (opt->master) ops->free(opt->master, bytes);
+  if (opt->squares) ops->free(opt->squares, sizeof *opt->squares);
   opt->group->ops->free(opt->group);
   ms_model_hold(opt->model, -1);
   ms_free(opt);
 }
 
 /* The norm of the whole gradient: sums in double, parameter by parameter, so that it does not
- * depend on how the arena is laid out. */
+ * depend on how the arena is laid out. They add up on the device, and are waited for once. */
 static ms_status gradient_norm(ms_optimizer *opt, double *norm) {
   const ms_model *m = opt->model;
-  double total = 0, sum;
+  double total;
+  int add = 0;
   for (int32_t i = 0; i < m->parameters; i++) {
-    if (!m->parameter[i].g) continue;
-    MS_TRY(MS_OP(m->dev, sum_squares, &sum, m->parameter[i].g, m->parameter[i].count));
-    total += sum;
+    const ms_parameter *p = &m->parameter[i];
+    if (!p->g) continue;
+    MS_TRY(MS_OP(m->dev, sum_squares, opt->squares, p->g, p->count, add));
+    add = 1;
   }
+  MS_TRY(MS_OP(m->dev, read, &total, opt->squares, sizeof total));
   *norm = sqrt(total);
   return MS_OK;
 }

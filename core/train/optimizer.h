@@ -15,6 +15,7 @@ struct ms_optimizer {
   size_t count;          /* elements of an arena */
   float *first, *second; /* moments */
   float *master;         /* f32 weights of a bf16 model; NULL for f32 */
+  double *squares;       /* on the device: the gradient's squared norm */
   _Atomic int refs;      /* the handle, and views of moments */
 };
 

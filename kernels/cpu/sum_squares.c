@@ -17,7 +17,7 @@ static double block_sum(const float *x, int64_t n) {
 
 /* The square of a finite float is far from the largest double, so the sum is finite exactly when
  * every element is. */
-ms_status MS_KERNEL(sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n) {
+ms_status MS_KERNEL(sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n, int add) {
   int64_t blocks = (n + BLOCK - 1) / BLOCK;
   void *p;
   MS_TRY(ms_alloc((size_t)blocks * sizeof(double), "squared norm", &p));
@@ -26,7 +26,7 @@ ms_status MS_KERNEL(sum_squares)(ms_stream *s, double *sum, const float *x, int6
   for (int64_t b = 0; b < blocks; b++)
     part[b] = block_sum(x + b * BLOCK, n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK);
   for (int64_t b = 0; b < blocks; b++) total += part[b];
-  *sum = total;
+  *sum = add ? *sum + total : total;
   ms_free(p);
   return MS_OK;
 }
