@@ -289,16 +289,15 @@ static ms_status convert(const ms_safetensors *f, const ms_stored *t, ms_device 
   if (t->dtype == dtype) return MS_OP(dev, write, y, t->data, t->bytes);
   size_t from = ms_dtype_size(t->dtype), to = ms_dtype_size(dtype);
   int64_t most = t->count < PART ? t->count : PART;
-  MS_TRY(dev->ops->alloc((size_t)most * from, &stage));
+  MS_TRY(ms_device_new(dev, (size_t)most * from, &stage));
   for (int64_t i = 0; i < t->count && st == MS_OK; i += most) {
     int64_t n = t->count - i < most ? t->count - i : most;
     MS_TRY_OR(end,
               MS_OP(dev, write, stage, (const char *)t->data + (size_t)i * from, (size_t)n * from));
     MS_TRY_OR(end, MS_OP(dev, cast, (char *)y + (size_t)i * to, dtype, stage, t->dtype, n));
-    MS_TRY_OR(end, dev->ops->sync(dev->stream));
   }
 end:
-  dev->ops->free(stage, (size_t)most * from);
+  ms_device_free(dev, stage, (size_t)most * from);
   return st;
 }
 
@@ -439,9 +438,9 @@ static ms_status put_all(writer *w, int32_t n, const ms_storing *const *order, c
   for (int32_t i = 0; i < n; i++) {
     ms_device *dev = order[i]->dev;
     if (order[i]->held != order[i]->dtype)
-      MS_TRY_OR(end, dev->ops->alloc((size_t)PART * WIDEST, &w->stage));
+      MS_TRY_OR(end, ms_device_new(dev, (size_t)PART * WIDEST, &w->stage));
     st = put_tensor(w, order[i]);
-    if (w->stage) dev->ops->free(w->stage, (size_t)PART * WIDEST);
+    ms_device_free(dev, w->stage, (size_t)PART * WIDEST);
     w->stage = NULL;
     if (st != MS_OK) goto end;
   }

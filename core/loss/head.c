@@ -222,14 +222,14 @@ static int64_t chunk_size(space *w) {
 }
 
 void ms_head_space_free(ms_head_space *s) {
-  if (s->dev) s->dev->ops->free(s->data, s->bytes);
+  if (s->dev) ms_device_free(s->dev, s->data, s->bytes);
   memset(s, 0, sizeof *s);
 }
 
 static ms_status reserve(ms_head_space *s, ms_device *dev, size_t bytes) {
   if (s->dev == dev && s->bytes >= bytes) return MS_OK;
   ms_head_space_free(s);
-  MS_TRY(dev->ops->alloc(bytes, &s->data));
+  MS_TRY(ms_device_new(dev, bytes, &s->data));
   s->dev = dev;
   s->bytes = bytes;
   return MS_OK;
@@ -271,13 +271,13 @@ static ms_status teacher_logits(const space *w, const source *s, int64_t from, i
     return t->dev ? MS_OP(dev, copy, s->logits, rows, bytes)
                   : MS_OP(dev, write, s->logits, rows, bytes);
   }
-  const float *hidden = (const float *)t->hidden + from * h->width;
+  ms_act hidden = ms_act_at((ms_act){t->hidden, t->options.hidden_dtype}, from * h->width);
   if (needs_wide(t)) {
-    hidden = s->wide;
-    MS_TRY(MS_OP(dev, cast, s->wide, MS_F32, (const uint16_t *)t->hidden + from * h->width,
-                 t->options.hidden_dtype, n * h->width));
+    MS_TRY(MS_OP(dev, cast, s->wide, MS_F32, hidden.at, hidden.dtype, n * h->width));
+    hidden = ms_act_f32(s->wide);
   }
-  return MS_OP(dev, linear, s->logits, hidden, h->w, h->dtype, n, h->width, h->vocab, 0);
+  return MS_OP(dev, linear, ms_act_f32(s->logits), hidden, h->w, h->dtype, n, h->width, h->vocab,
+               0);
 }
 
 /* The rows of a top-k term, where the kernel finds them. */
@@ -398,7 +398,7 @@ static ms_status loss_pass(space *w, int64_t first, int64_t n, const int64_t *fr
                     .vocab = c->head.vocab,
                     .scale = c->head.scale,
                     .soft_cap = c->head.soft_cap,
-                    .gradient = c->d_hidden != NULL,
+                    .gradient = c->d_hidden.at != NULL,
                     .terms = c->terms,
                     .sources = w->sources,
                     .term = w->term,
@@ -410,14 +410,14 @@ static ms_status loss_pass(space *w, int64_t first, int64_t n, const int64_t *fr
 static ms_status run_chunk(space *w, int64_t first, int64_t n, const int64_t *from) {
   const ms_head_call *c = w->call;
   const ms_head_weights *h = &c->head;
-  const float *x = c->hidden + first * h->width;
-  MS_TRY(MS_OP(c->dev, linear, w->logits, x, h->w, h->dtype, n, h->width, h->vocab, 0));
+  ms_act x = ms_act_at(c->hidden, first * h->width), logits = ms_act_f32(w->logits);
+  MS_TRY(MS_OP(c->dev, linear, logits, x, h->w, h->dtype, n, h->width, h->vocab, 0));
   MS_TRY(loss_pass(w, first, n, from));
-  if (!c->d_hidden) return MS_OK;
-  MS_TRY(MS_OP(c->dev, linear_dx, c->d_hidden + first * h->width, w->logits, h->w, h->dtype, n,
-               h->width, h->vocab, 0));
+  if (!c->d_hidden.at) return MS_OK;
+  MS_TRY(MS_OP(c->dev, linear_dx, ms_act_at(c->d_hidden, first * h->width), logits, h->w, h->dtype,
+               n, h->width, h->vocab, 0));
   if (!c->d_head) return MS_OK;
-  return MS_OP(c->dev, linear_dw, c->d_head, w->logits, x, n, h->width, h->vocab, 1);
+  return MS_OP(c->dev, linear_dw, c->d_head, logits, x, n, h->width, h->vocab, 1);
 }
 
 static ms_status run_chunks(space *w, const double *sum) {
@@ -443,7 +443,7 @@ ms_status ms_head_learn(const ms_head_call *c) {
 
   MS_REQUIRE(c->terms >= 0 && c->rows >= 0, "head: %d terms, %lld rows", c->terms,
              (long long)c->rows);
-  MS_REQUIRE(c->d_hidden || !c->d_head,
+  MS_REQUIRE(c->d_hidden.at || !c->d_head,
              "head: the head's gradient needs that of the hidden states");
   for (int32_t i = 0; i < c->terms; i++) MS_TRY(check_term(c, i));
   count_rows(c, count, sum);
@@ -506,14 +506,14 @@ ms_status ms_head_run(const ms_tensor *hidden, const ms_tensor *head, double sca
   if (d_head) MS_TRY(check_tensor("d_head", d_head, hidden, head->shape[0], 0));
   call.dev = hidden->dev;
   call.rows = hidden->shape[0];
-  call.hidden = hidden->data;
+  call.hidden = ms_tensor_act(hidden);
   call.label = label;
   call.weight[MS_ON_RESPONSE] = response;
   call.weight[MS_ON_ALL] = all;
   call.terms = terms;
   call.term = term;
   call.budget = budget;
-  call.d_hidden = d_hidden ? d_hidden->data : NULL;
+  if (d_hidden) call.d_hidden = ms_tensor_act(d_hidden);
   call.d_head = d_head ? d_head->data : NULL;
   call.result = result;
   return ms_head_learn(&call);
@@ -532,6 +532,6 @@ ms_status ms_target_new(const ms_target_options *options, const ms_tensor *hidde
   ms_head_weights w;
   *out = NULL;
   MS_TRY(head_of(hidden, head, scale, soft_cap, &w));
-  return ms_target_make(hidden->dev, options, hidden->shape[0], hidden->data, &w, budget,
+  return ms_target_make(hidden->dev, options, hidden->shape[0], ms_tensor_act(hidden), &w, budget,
                         hold_tensor, head, out);
 }

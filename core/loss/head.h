@@ -21,13 +21,13 @@ typedef struct ms_head_call {
   ms_device *dev;
   ms_head_weights head;
   int64_t rows;
-  const float *hidden;    /* f32 [rows, width], on the device */
+  ms_act hidden;          /* [rows, width], on the device */
   const int32_t *label;   /* [rows], host: the next token */
   const float *weight[2]; /* [rows], host, by MS_ON_RESPONSE and MS_ON_ALL */
   int32_t terms;
   const ms_term *term;
   int64_t budget;         /* bytes of workspace; 0 for the default */
-  float *d_hidden;        /* [rows, width], set; NULL: no gradients are made */
+  ms_act d_hidden;        /* [rows, width], set; none: no gradients are made */
   float *d_head;          /* [vocab, width], added to; NULL: frozen head */
   ms_term_result *result; /* [terms] */
   ms_head_space *space;   /* NULL: allocated and freed by the call */
@@ -37,7 +37,7 @@ typedef struct ms_head_call {
  * chunk has at least one row, so a budget below a row's need is exceeded. */
 ms_status ms_head_learn(const ms_head_call *call);
 /* Bytes that ms_head_learn takes at most for this budget and these shapes: what plans print. It
- * looks at head, rows, terms and their targets, budget and whether d_hidden is NULL. */
+ * looks at head, rows, terms and their targets, budget and whether there is d_hidden. */
 int64_t ms_head_workspace(const ms_head_call *call);
 
 #endif

@@ -65,7 +65,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   if (!t->options.vocab) t->options.vocab = head->vocab;
   if (options->kind == MS_TARGET_TOPK && isnan(options->temperature)) t->options.temperature = 1;
   t->bytes = lay_out(t, NULL);
-  ms_status st = dev ? dev->ops->alloc(t->bytes, &p) : ms_alloc(t->bytes, "target", &p);
+  ms_status st = dev ? ms_device_new(dev, t->bytes, &p) : ms_alloc(t->bytes, "target", &p);
   if (st != MS_OK) {
     ms_free(t);
     return st;
@@ -82,7 +82,7 @@ void ms_target_free(ms_target *t) {
   if (!t) return;
   if (t->hold) t->hold(t->owner, -1);
   if (t->dev)
-    t->dev->ops->free(t->data, t->bytes);
+    ms_device_free(t->dev, t->data, t->bytes);
   else
     ms_free(t->data);
   ms_device_close(t->dev);
@@ -91,7 +91,7 @@ void ms_target_free(ms_target *t) {
 
 /* ---- from a teacher's hidden states ---- */
 
-static ms_status make_topk(ms_target *t, const float *hidden, int64_t budget) {
+static ms_status make_topk(ms_target *t, ms_act hidden, int64_t budget) {
   const ms_head_weights *h = &t->head;
   ms_device *dev = t->dev;
   int32_t k = t->options.k;
@@ -103,7 +103,7 @@ static ms_status make_topk(ms_target *t, const float *hidden, int64_t budget) {
   if (most < 1) most = 1;
   int64_t chunks = (rows + most - 1) / most, size = (rows + chunks - 1) / chunks;
   size_t bytes = (size_t)(size * h->vocab) * 4;
-  MS_TRY(dev->ops->alloc(bytes, &logits));
+  MS_TRY(ms_device_new(dev, bytes, &logits));
   for (int64_t r = 0; r < rows && st == MS_OK; r += size) {
     int64_t n = rows - r < size ? rows - r : size;
     ms_topk_args a = {t->id + r * k,
@@ -117,27 +117,28 @@ static ms_status make_topk(ms_target *t, const float *hidden, int64_t budget) {
                       (float)(1 / (t->options.temperature * t->options.teacher_temperature)),
                       h->scale,
                       h->soft_cap};
-    MS_TRY_OR(end, MS_OP(dev, linear, logits, hidden + r * h->width, h->w, h->dtype, n, h->width,
-                         h->vocab, 0));
+    MS_TRY_OR(end, MS_OP(dev, linear, ms_act_f32(logits), ms_act_at(hidden, r * h->width), h->w,
+                         h->dtype, n, h->width, h->vocab, 0));
     MS_TRY_OR(end, MS_OP(dev, topk, &a));
   }
 end:
-  dev->ops->free(logits, bytes);
+  ms_device_free(dev, logits, bytes);
   return st;
 }
 
-static ms_status fill(ms_target *t, const float *hidden, int64_t budget) {
+static ms_status fill(ms_target *t, ms_act hidden, int64_t budget) {
   const ms_head_weights *h = &t->head;
   if (t->options.kind == MS_TARGET_TOPK) return make_topk(t, hidden, budget);
   if (!t->rows) return MS_OK;
   if (t->options.kind == MS_TARGET_HIDDEN)
-    return MS_OP(t->dev, cast, t->hidden, t->options.hidden_dtype, hidden, MS_F32,
+    return MS_OP(t->dev, cast, t->hidden, t->options.hidden_dtype, hidden.at, hidden.dtype,
                  t->rows * h->width);
-  return MS_OP(t->dev, linear, t->logits, hidden, h->w, h->dtype, t->rows, h->width, h->vocab, 0);
+  return MS_OP(t->dev, linear, ms_act_f32(t->logits), hidden, h->w, h->dtype, t->rows, h->width,
+               h->vocab, 0);
 }
 
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
-                         const float *hidden, const ms_head_weights *head, int64_t budget,
+                         ms_act hidden, const ms_head_weights *head, int64_t budget,
                          void (*hold)(void *owner, int by), void *owner, ms_target **out) {
   ms_target *t;
   *out = NULL;

@@ -48,12 +48,12 @@ struct ms_target {
   uint64_t labels; /* what the rows' next tokens hash to; 0: made of values, not known */
 };
 
-/* Makes a target of any kind from the hidden states (f32 [rows, width], after the final norm, on
+/* Makes a target of any kind from the hidden states ([rows, width], after the final norm, on
  * the device) of the rows in question, in chunks within `budget` bytes (0: the default, as for the
  * head). `hold(owner, +1)` keeps the head alive, `hold(owner, -1)` lets go; called for hidden
  * targets only. rows may be 0. */
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
-                         const float *hidden, const ms_head_weights *head, int64_t budget,
+                         ms_act hidden, const ms_head_weights *head, int64_t budget,
                          void (*hold)(void *owner, int by), void *owner, ms_target **out);
 
 #endif

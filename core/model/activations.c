@@ -17,40 +17,62 @@ typedef struct cursor {
   size_t used;
 } cursor;
 
-static void *take(cursor *c, int64_t count) {
+static void *take_bytes(cursor *c, size_t bytes) {
   void *p = c->base ? c->base + c->used : NULL;
-  c->used += ((size_t)count * 4 + 63) / 64 * 64;
+  c->used += (bytes + MS_ALIGN - 1) / MS_ALIGN * MS_ALIGN;
   return p;
+}
+
+static ms_act take(cursor *c, int dtype, int64_t count) {
+  ms_act x = {NULL, dtype};
+  x.at = take_bytes(c, ms_act_bytes(x, count));
+  return x;
+}
+static float *take_f32(cursor *c, int64_t count) {
+  return take_bytes(c, (size_t)count * sizeof(float));
+}
+static int32_t *take_i32(cursor *c, int64_t count) {
+  return take_bytes(c, (size_t)count * sizeof(int32_t));
 }
 
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Floats of the scratch that steps use one after the other. */
-static int64_t wide_count(const ms_pass *pass) {
+static const ms_precision *precision_of(const ms_pass *pass) {
+  return &pass->model->dev->ops->precision;
+}
+
+/* Bytes of the scratch that steps use one after the other. */
+static size_t wide_bytes(const ms_pass *pass) {
   const ms_config *c = &pass->model->config;
+  const ms_precision *p = precision_of(pass);
+  size_t stream = ms_dtype_size(p->stream), product = ms_dtype_size(p->product);
   int64_t n = pass->tokens, q = ms_q_width(c), kv = ms_kv_width(c), attention = 2 * (q + kv);
   int64_t last = pass->rows * max(q, c->width);
   /* backwards: rotated q and k where they are not kept; dy, dq, dk, dv */
   if (pass->first < c->layers && c->qk_norm) attention += q + kv;
-  return max(n * attention + last, 3 * ms_mlp_most(pass) * c->inner);
+  size_t attend = (size_t)(n * attention + last) * ms_dtype_size(p->attention);
+  size_t mlp = (size_t)(3 * ms_mlp_most(pass) * c->inner) * product;
+  size_t hidden = (size_t)(pass->rows * c->width) * stream;
+  return (size_t)max((int64_t)attend, max((int64_t)mlp, (int64_t)hidden));
 }
 
 /* Everything of a layer but its input. */
 static void lay_kept(cursor *at, const ms_pass *pass, int32_t l, ms_kept *k) {
   const ms_config *c = &pass->model->config;
+  const ms_precision *p = precision_of(pass);
   int64_t n = pass->tokens, rows = ms_layer_rows(pass, l);
-  k->mid = take(at, rows * c->width);
-  k->q = take(at, n * ms_q_width(c));
-  k->k = take(at, n * ms_kv_width(c));
-  k->v = take(at, n * ms_kv_width(c));
-  k->y = take(at, n * ms_q_width(c));
-  k->lse = take(at, n * c->heads);
-  k->gate = take(at, rows * c->inner);
-  k->up = take(at, rows * c->inner);
-  k->rstd1 = take(at, n);
-  k->rstd2 = take(at, rows);
-  k->rstd_q = c->qk_norm ? take(at, n * c->heads) : NULL;
-  k->rstd_k = c->qk_norm ? take(at, n * c->kv_heads) : NULL;
+  k->mid = take(at, p->stream, rows * c->width);
+  k->q = take(at, p->attention, n * ms_q_width(c));
+  k->k = take(at, p->attention, n * ms_kv_width(c));
+  k->v = take(at, p->attention, n * ms_kv_width(c));
+  k->y = take(at, p->attention, n * ms_q_width(c));
+  k->lse = take_f32(at, n * c->heads);
+  k->gate = take(at, p->product, rows * c->inner);
+  k->up = take(at, p->product, rows * c->inner);
+  k->rstd1 = take_f32(at, n);
+  k->rstd2 = take_f32(at, rows);
+  k->rstd_q = c->qk_norm ? take_f32(at, n * c->heads) : NULL;
+  k->rstd_k = c->qk_norm ? take_f32(at, n * c->kv_heads) : NULL;
 }
 
 /* A layer that keeps nothing: in place on the stream, the rest in scratch. */
@@ -62,44 +84,46 @@ static void lay_passing(cursor *at, const ms_pass *pass, int32_t l, ms_kept *k) 
   k->x = pass->first < c->layers ? a->layer[pass->first].x : a->out;
   k->mid = ms_is_last(pass, l) ? a->top : k->x;
   if (!at->base) return;
-  k->q = a->wide;
-  k->y = k->q + q;
-  k->k = k->y + q;
-  k->v = k->k + kv;
-  k->y_rows = ms_is_last(pass, l) ? k->v + kv : k->y;
-  k->gate = a->wide;
-  k->up = k->gate + ms_mlp_most(pass) * c->inner;
+  k->q = ms_act_as(a->wide, precision_of(pass)->attention);
+  k->y = ms_act_at(k->q, q);
+  k->k = ms_act_at(k->y, q);
+  k->v = ms_act_at(k->k, kv);
+  k->y_rows = ms_is_last(pass, l) ? ms_act_at(k->v, kv) : k->y;
+  k->gate = ms_act_as(a->wide, precision_of(pass)->product);
+  k->up = ms_act_at(k->gate, ms_mlp_most(pass) * c->inner);
 }
 
 static void lay_inputs(cursor *at, const ms_pass *pass) {
   struct ms_activations *a = pass->model->act;
-  a->token = take(at, pass->tokens);
-  a->position = take(at, pass->tokens);
-  a->segment_start = take(at, pass->segments + 1);
-  a->row = take(at, pass->rows);
-  a->slot = take(at, pass->step ? pass->tokens : 0);
-  a->first = take(at, pass->step ? pass->tokens : 0);
-  a->length = take(at, pass->step ? pass->tokens : 0);
+  a->token = take_i32(at, pass->tokens);
+  a->position = take_i32(at, pass->tokens);
+  a->segment_start = take_i32(at, pass->segments + 1);
+  a->row = take_i32(at, pass->rows);
+  a->slot = take_i32(at, pass->step ? pass->tokens : 0);
+  a->first = take_i32(at, pass->step ? pass->tokens : 0);
+  a->length = take_i32(at, pass->step ? pass->tokens : 0);
 }
 
 static void lay(cursor *at, const ms_pass *pass) {
   const ms_config *c = &pass->model->config;
   struct ms_activations *a = pass->model->act;
+  const ms_precision *p = precision_of(pass);
   int64_t stream = pass->tokens * c->width;
   lay_inputs(at, pass);
-  a->top = take(at, pass->rows * c->width);
-  a->out = take(at, stream);
-  a->norm = take(at, stream);
-  a->d_norm = take(at, pass->first < c->layers ? stream : 0);
-  a->rstd = take(at, pass->rows);
-  a->wide = take(at, wide_count(pass));
+  a->top = take(at, p->stream, pass->rows * c->width);
+  a->out = take(at, p->stream, stream);
+  a->norm = take(at, p->stream, stream);
+  a->d_norm = take(at, p->stream, pass->first < c->layers ? stream : 0);
+  a->rstd = take_f32(at, pass->rows);
+  a->wide = (ms_act){take_bytes(at, wide_bytes(pass)), p->product};
   for (int32_t l = pass->first; l < c->layers; l++) {
     if (!pass->model->recompute || l == pass->first)
       lay_kept(at, pass, l, &a->layer[l]);
     else
       a->layer[l] = a->layer[pass->first];
-    a->layer[l].x = take(at, stream);
-    a->layer[l].y_rows = ms_is_last(pass, l) ? take(at, pass->rows * ms_q_width(c)) : a->layer[l].y;
+    a->layer[l].x = take(at, p->stream, stream);
+    a->layer[l].y_rows =
+        ms_is_last(pass, l) ? take(at, p->attention, pass->rows * ms_q_width(c)) : a->layer[l].y;
   }
   for (int32_t l = 0; l < pass->first; l++) lay_passing(at, pass, l, &a->layer[l]);
 }
@@ -107,7 +131,7 @@ static void lay(cursor *at, const ms_pass *pass) {
 /* The old arena goes first: its content is of no use and the two might not fit. */
 static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t bytes) {
   if (bytes <= a->arena_bytes) return MS_OK;
-  if (a->arena) dev->ops->free(a->arena, a->arena_bytes);
+  ms_device_free(dev, a->arena, a->arena_bytes);
   a->arena = NULL;
   a->arena_bytes = 0;
   MS_TRY(ms_device_alloc(dev, bytes, "activations",
@@ -142,15 +166,15 @@ static ms_status grow_rope(ms_device *dev, const ms_config *c, struct ms_activat
   if (need <= a->positions || !half) return MS_OK;
   MS_TRY(ms_alloc(bytes, "rope tables", &host));
   fill_rope(c, host, positions);
-  MS_TRY_OR(end, dev->ops->alloc(bytes, &p));
+  MS_TRY_OR(end, ms_device_new(dev, bytes, &p));
   MS_TRY_OR(end, MS_OP(dev, write, p, host, bytes));
-  if (a->rope) dev->ops->free(a->rope, a->rope_bytes);
+  ms_device_free(dev, a->rope, a->rope_bytes);
   a->rope = p;
   a->rope_bytes = bytes;
   a->positions = positions;
   p = NULL;
 end:
-  if (p) dev->ops->free(p, bytes);
+  ms_device_free(dev, p, bytes);
   ms_free(host);
   return st;
 }
@@ -199,8 +223,8 @@ ms_status ms_pass_prepare(const ms_pass *pass) {
 
 void ms_activations_free(ms_device *dev, struct ms_activations *act) {
   if (!act) return;
-  if (act->arena) dev->ops->free(act->arena, act->arena_bytes);
-  if (act->rope) dev->ops->free(act->rope, act->rope_bytes);
+  ms_device_free(dev, act->arena, act->arena_bytes);
+  ms_device_free(dev, act->rope, act->rope_bytes);
   ms_head_space_free(&act->head);
   ms_free(act->layer);
   ms_free(act);

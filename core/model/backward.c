@@ -12,6 +12,8 @@ typedef struct needs {
   int mlp_in, attention, attention_in, below;
 } needs;
 
+static const ms_act none = {NULL, MS_F32};
+
 static int trains(ms_slice w, ms_slice bias) { return w.g || bias.g; }
 
 static int trains_mlp_in(const ms_layer *w) {
@@ -45,18 +47,17 @@ static needs layer_needs(const ms_pass *pass, int32_t l) {
   return n;
 }
 
-/* The gradients of y = x w^T + bias; dx NULL: not wanted. */
-static ms_status linear_back(const ms_model *m, float *dx, int add, ms_slice w, ms_slice bias,
-                             const float *dy, const float *x, int64_t rows, int64_t in,
-                             int64_t out) {
+/* The gradients of y = x w^T + bias; no dx: not wanted. */
+static ms_status linear_back(const ms_model *m, ms_act dx, int add, ms_slice w, ms_slice bias,
+                             ms_act dy, ms_act x, int64_t rows, int64_t in, int64_t out) {
   if (w.g) MS_TRY(MS_OP(m->dev, linear_dw, w.g, dy, x, rows, in, out, 1));
   if (bias.g) MS_TRY(MS_OP(m->dev, bias_db, bias.g, dy, rows, out));
-  if (dx) MS_TRY(MS_OP(m->dev, linear_dx, dx, dy, w.w, m->dtype, rows, in, out, add));
+  if (dx.at) MS_TRY(MS_OP(m->dev, linear_dx, dx, dy, w.w, m->dtype, rows, in, out, add));
   return MS_OK;
 }
 
-static ms_status norm_back(const ms_model *m, float *dx, const float *dy, const float *x,
-                           const float *rstd, ms_slice w, int64_t rows, int64_t cols, int add) {
+static ms_status norm_back(const ms_model *m, ms_act dx, ms_act dy, ms_act x, const float *rstd,
+                           ms_slice w, int64_t rows, int64_t cols, int add) {
   return MS_OP(m->dev, rmsnorm_backward, dx, w.g, dy, x, rstd, w.w, m->dtype, rows, cols, add);
 }
 
@@ -67,13 +68,13 @@ static ms_status feed_back(const ms_pass *pass, int32_t l, needs need, int64_t r
   const ms_layer *w = &m->layer[l];
   const ms_kept *kept = &m->act->layer[l];
   int64_t width = c->width, inner = c->inner;
-  float *gate = kept->gate + row * inner, *up = kept->up + row * inner, *wide = m->act->wide;
-  float *dx = m->act->out + row * width, *h = m->act->norm;
-  float *dh = need.attention || w->norm2.g ? m->act->d_norm : NULL;
-  const float *mid = kept->mid + row * width;
+  ms_act gate = ms_act_at(kept->gate, row * inner), up = ms_act_at(kept->up, row * inner);
+  ms_act wide = ms_act_as(m->act->wide, gate.dtype), h = m->act->norm;
+  ms_act dx = ms_act_at(m->act->out, row * width), mid = ms_act_at(kept->mid, row * width);
+  ms_act dh = need.attention || w->norm2.g ? m->act->d_norm : none;
 
   if (w->down.g) MS_TRY(MS_OP(m->dev, swiglu, wide, gate, up, rows * inner));
-  MS_TRY(linear_back(m, NULL, 0, w->down, w->down_bias, dx, wide, rows, inner, width));
+  MS_TRY(linear_back(m, none, 0, w->down, w->down_bias, dx, wide, rows, inner, width));
   if (!need.mlp_in) return MS_OK;
   MS_TRY(MS_OP(m->dev, linear_dx, wide, dx, w->down.w, m->dtype, rows, inner, width, 0));
   MS_TRY(MS_OP(m->dev, swiglu_backward, gate, up, wide, gate, up, rows * inner));
@@ -81,10 +82,10 @@ static ms_status feed_back(const ms_pass *pass, int32_t l, needs need, int64_t r
     MS_TRY(MS_OP(m->dev, rmsnorm, h, NULL, mid, w->norm2.w, m->dtype, rows, width, c->eps));
   MS_TRY(linear_back(m, dh, 0, w->gate, w->gate_bias, gate, h, rows, width, inner));
   MS_TRY(linear_back(m, dh, 1, w->up, w->up_bias, up, h, rows, width, inner));
-  return dh ? norm_back(m, dx, dh, mid, kept->rstd2 + row, w->norm2, rows, width, 1) : MS_OK;
+  return dh.at ? norm_back(m, dx, dh, mid, kept->rstd2 + row, w->norm2, rows, width, 1) : MS_OK;
 }
 
-static ms_status rope_back(const ms_pass *pass, float *x, int32_t heads) {
+static ms_status rope_back(const ms_pass *pass, ms_act x, int32_t heads) {
   const ms_model *m = pass->model;
   const ms_config *c = &m->config;
   const struct ms_activations *a = m->act;
@@ -94,7 +95,7 @@ static ms_status rope_back(const ms_pass *pass, float *x, int32_t heads) {
 }
 
 /* Through rotation and the heads' norm, in place: x is what was projected. */
-static ms_status rotate_back(const ms_pass *pass, float *dx, const float *x, const float *rstd,
+static ms_status rotate_back(const ms_pass *pass, ms_act dx, ms_act x, const float *rstd,
                              ms_slice w, int32_t heads) {
   const ms_model *m = pass->model;
   MS_TRY(rope_back(pass, dx, heads));
@@ -103,33 +104,33 @@ static ms_status rotate_back(const ms_pass *pass, float *dx, const float *x, con
 }
 
 /* From d loss / d (q, k, v) to the layer's input. */
-static ms_status project_back(const ms_pass *pass, int32_t l, needs need, const float *dq,
-                              const float *dk, const float *dv) {
+static ms_status project_back(const ms_pass *pass, int32_t l, needs need, ms_act dq, ms_act dk,
+                              ms_act dv) {
   const ms_model *m = pass->model;
   const ms_config *c = &m->config;
   const ms_layer *w = &m->layer[l];
   const ms_kept *kept = &m->act->layer[l];
   int64_t n = pass->tokens, width = c->width, kv = ms_kv_width(c);
-  float *h = m->act->norm, *dh = need.below || w->norm1.g ? m->act->d_norm : NULL;
+  ms_act h = m->act->norm, dh = need.below || w->norm1.g ? m->act->d_norm : none;
 
   if (w->q.g || w->k.g || w->v.g)
     MS_TRY(MS_OP(m->dev, rmsnorm, h, NULL, kept->x, w->norm1.w, m->dtype, n, width, c->eps));
   MS_TRY(linear_back(m, dh, 0, w->q, w->q_bias, dq, h, n, width, ms_q_width(c)));
   MS_TRY(linear_back(m, dh, 1, w->k, w->k_bias, dk, h, n, width, kv));
   MS_TRY(linear_back(m, dh, 1, w->v, w->v_bias, dv, h, n, width, kv));
-  return dh ? norm_back(m, m->act->out, dh, kept->x, kept->rstd1, w->norm1, n, width, 1) : MS_OK;
+  return dh.at ? norm_back(m, m->act->out, dh, kept->x, kept->rstd1, w->norm1, n, width, 1) : MS_OK;
 }
 
 /* In the last layer attention's gradient and the stream's are of the rows that are wanted: from
  * `dy_rows` and `out` to `dy` and `out` of all tokens. */
-static ms_status spread_rows(const ms_pass *pass, float *dy, const float *dy_rows) {
+static ms_status spread_rows(const ms_pass *pass, ms_act dy, ms_act dy_rows) {
   const ms_model *m = pass->model;
   const struct ms_activations *a = m->act;
   int64_t n = pass->tokens, width = m->config.width, q_width = ms_q_width(&m->config);
-  MS_TRY(MS_OP(m->dev, zero, dy, (size_t)(n * q_width) * 4));
+  MS_TRY(MS_OP(m->dev, zero, dy.at, ms_act_bytes(dy, n * q_width)));
   MS_TRY(MS_OP(m->dev, scatter, dy, dy_rows, a->row, pass->rows, q_width));
-  MS_TRY(MS_OP(m->dev, copy, a->d_norm, a->out, (size_t)(pass->rows * width) * 4));
-  MS_TRY(MS_OP(m->dev, zero, a->out, (size_t)(n * width) * 4));
+  MS_TRY(MS_OP(m->dev, copy, a->d_norm.at, a->out.at, ms_act_bytes(a->out, pass->rows * width)));
+  MS_TRY(MS_OP(m->dev, zero, a->out.at, ms_act_bytes(a->out, n * width)));
   return MS_OP(m->dev, scatter, a->out, a->d_norm, a->row, pass->rows, width);
 }
 
@@ -140,14 +141,16 @@ static ms_status attend_back(const ms_pass *pass, int32_t l, needs need) {
   const ms_kept *kept = &m->act->layer[l];
   int64_t n = pass->tokens, q_width = ms_q_width(c), kv_width = ms_kv_width(c);
   ms_attention_shape shape = ms_layer_attention(pass, l);
-  float *q, *k, *dy = m->act->wide + (c->qk_norm ? n * (q_width + kv_width) : 0);
-  float *dq = dy + n * q_width, *dk = dq + n * q_width, *dv = dk + n * kv_width;
-  float *dy_rows = ms_is_last(pass, l) ? dq : dy; /* dq comes later */
+  ms_act q, k, wide = ms_act_as(m->act->wide, kept->q.dtype);
+  ms_act dy = ms_act_at(wide, c->qk_norm ? n * (q_width + kv_width) : 0);
+  ms_act dq = ms_act_at(dy, n * q_width), dk = ms_act_at(dq, n * q_width);
+  ms_act dv = ms_act_at(dk, n * kv_width);
+  ms_act dy_rows = ms_is_last(pass, l) ? dq : dy; /* dq comes later */
 
-  MS_TRY(linear_back(m, need.attention_in ? dy_rows : NULL, 0, w->o, w->o_bias, m->act->out,
+  MS_TRY(linear_back(m, need.attention_in ? dy_rows : none, 0, w->o, w->o_bias, m->act->out,
                      kept->y_rows, ms_layer_rows(pass, l), q_width, c->width));
   if (!need.attention_in) return MS_OK;
-  if (dy_rows != dy) MS_TRY(spread_rows(pass, dy, dy_rows));
+  if (dy_rows.at != dy.at) MS_TRY(spread_rows(pass, dy, dy_rows));
   MS_TRY(ms_layer_rotate(pass, l, &q, &k));
   MS_TRY(MS_OP(m->dev, attention_backward, dq, dk, dv, dy, kept->y, kept->lse, q, k, kept->v,
                m->act->segment_start, &shape));
@@ -161,7 +164,7 @@ static ms_status layer_back(const ms_pass *pass, int32_t l) {
   needs need = layer_needs(pass, l);
   int64_t rows = ms_layer_rows(pass, l);
   /* the last layer's values are still there from the forward pass */
-  if (m->recompute && !ms_is_last(pass, l)) MS_TRY(ms_layer_forward(pass, l, NULL));
+  if (m->recompute && !ms_is_last(pass, l)) MS_TRY(ms_layer_forward(pass, l, none));
   for (int64_t row = 0; row < rows; row += ms_mlp_block(rows))
     MS_TRY(feed_back(pass, l, need, row, ms_mlp_rows(rows, row)));
   return need.attention ? attend_back(pass, l, need) : MS_OK;

@@ -8,9 +8,9 @@
 #include "../loss/head.h"
 #include "model.h"
 
-/* Keys and values of tokens seen, f32 [slots, capacity, kv_heads, head_dim] for each layer. */
+/* Keys and values of tokens seen, [slots, capacity, kv_heads, head_dim] for each layer. */
 typedef struct ms_cache {
-  float *k, *v; /* [layers, ..] */
+  ms_act k, v; /* [layers, ..] */
   int64_t slots, capacity;
 } ms_cache;
 
@@ -33,12 +33,13 @@ typedef struct ms_pass {
 /* What a layer's forward pass leaves for its backward pass, or scratch where nothing is kept. What
  * has `rows` is of ms_layer_rows only. */
 typedef struct ms_kept {
-  float *x, *mid;         /* [tokens, width] and [rows, width]: before attention, before the MLP */
-  float *q, *k, *v;       /* [tokens, heads * head_dim] and kv_heads twice; q and k rotated, but as
+  ms_act x, mid;          /* [tokens, width] and [rows, width]: before attention, before the MLP */
+  ms_act q, k, v;         /* [tokens, heads * head_dim] and kv_heads twice; q and k rotated, but as
                              projected where they have a norm of their own and are kept */
-  float *y, *lse;         /* attention's [tokens, heads * head_dim] and [tokens, heads] */
-  float *y_rows;          /* [rows, heads * head_dim]: `y` but in the last layer */
-  float *gate, *up;       /* [rows, inner]; of one block of rows where nothing is kept */
+  ms_act y;               /* attention's [tokens, heads * head_dim] */
+  float *lse;             /* [tokens, heads] */
+  ms_act y_rows;          /* [rows, heads * head_dim]: `y` but in the last layer */
+  ms_act gate, up;        /* [rows, inner]; of one block of rows where nothing is kept */
   float *rstd1, *rstd2;   /* [tokens] and [rows] */
   float *rstd_q, *rstd_k; /* [tokens, heads] and [tokens, kv_heads] */
 } ms_kept;
@@ -54,12 +55,12 @@ struct ms_activations {
 
   /* of the present pass, in the arena */
   int32_t *token, *position, *segment_start, *row, *slot, *first, *length;
-  float *top;    /* [rows, width] what leaves the last layer */
-  float *out;    /* [tokens, width] the stream where nothing is kept; backwards, its gradient */
-  float *norm;   /* [tokens, width] what a norm gave */
-  float *d_norm; /* [tokens, width] its gradient; only when something is kept */
+  ms_act top;    /* [rows, width] what leaves the last layer */
+  ms_act out;    /* [tokens, width] the stream where nothing is kept; backwards, its gradient */
+  ms_act norm;   /* [tokens, width] what a norm gave */
+  ms_act d_norm; /* [tokens, width] its gradient; only when something is kept */
   float *rstd;   /* [rows] of the final norm */
-  float *wide;   /* scratch, the widest thing any step needs */
+  ms_act wide;   /* scratch, the widest thing any step needs; its dtype is the step's to say */
 };
 
 /* The MLP runs in equal blocks of at most this many rows: its widest scratch does not grow with
@@ -95,15 +96,15 @@ static inline int64_t ms_kv_width(const ms_config *c) { return (int64_t)c->kv_he
 /* activations.c: arena and rope tables for this pass, inputs written to the device. */
 ms_status ms_pass_prepare(const ms_pass *pass);
 
-/* decoder.c: *hidden is f32 [rows, width] after the final norm, on the device. */
-ms_status ms_pass_forward(const ms_pass *pass, float **hidden);
-/* One layer from its input on; `to` NULL: only what the backward pass needs, for recomputation. */
-ms_status ms_layer_forward(const ms_pass *pass, int32_t l, float *to);
+/* decoder.c: *hidden is [rows, width] after the final norm, on the device. */
+ms_status ms_pass_forward(const ms_pass *pass, ms_act *hidden);
+/* One layer from its input on; nothing `to`: only what the backward pass needs, for recomputation. */
+ms_status ms_layer_forward(const ms_pass *pass, int32_t l, ms_act to);
 /* Where the gradient of the final states goes, [rows, width]. */
-float *ms_pass_d_hidden(const ms_pass *pass);
+ms_act ms_pass_d_hidden(const ms_pass *pass);
 /* q and k as attention sees them, from kept ones; into the first part of `wide` where they have a
  * norm of their own. */
-ms_status ms_layer_rotate(const ms_pass *pass, int32_t l, float **q, float **k);
+ms_status ms_layer_rotate(const ms_pass *pass, int32_t l, ms_act *q, ms_act *k);
 ms_attention_shape ms_layer_attention(const ms_pass *pass, int32_t l);
 
 /* backward.c: the first layer that has anything to do in the backward pass; layers: none has. */
@@ -114,6 +115,6 @@ ms_status ms_pass_backward(const ms_pass *pass);
 /* learn.c: ids against the vocabulary, lengths against the context. */
 ms_status ms_batch_check(const ms_model *model, const ms_batch *batch);
 /* Logits of final states as a softmax would take them, to the host: [rows, vocab]. */
-ms_status ms_hidden_logits(const ms_model *model, const float *hidden, int64_t rows, float *logits);
+ms_status ms_hidden_logits(const ms_model *model, ms_act hidden, int64_t rows, float *logits);
 
 #endif

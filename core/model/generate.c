@@ -73,7 +73,9 @@ static int64_t find_capacity(const ms_generator *g, const int32_t *start) {
 static ms_status new_cache(ms_generator *g, int64_t capacity) {
   const ms_config *c = &g->model->config;
   ms_device *dev = g->model->dev;
-  size_t bytes = (size_t)(c->layers * ms_kv_width(c) * g->prompts) * (size_t)capacity * 4;
+  int dtype = dev->ops->precision.attention;
+  size_t bytes =
+      (size_t)(c->layers * ms_kv_width(c) * g->prompts) * (size_t)capacity * ms_dtype_size(dtype);
   void *p;
   g->cache.slots = g->prompts;
   g->cache.capacity = capacity;
@@ -81,9 +83,9 @@ static ms_status new_cache(ms_generator *g, int64_t capacity) {
   static const char what[] = "generate: keys and values";
   static const char less[] = "fewer prompts at once, or a smaller max_new, need less";
   MS_TRY(ms_device_alloc(dev, bytes, what, less, &p));
-  g->cache.k = p;
+  g->cache.k = (ms_act){p, dtype};
   MS_TRY(ms_device_alloc(dev, bytes, what, less, &p));
-  g->cache.v = p;
+  g->cache.v = (ms_act){p, dtype};
   return MS_OK;
 }
 
@@ -106,7 +108,7 @@ static ms_status new_arrays(ms_generator *g) {
 
 /* Runs the prompts; logits of the live ones' next tokens. */
 static ms_status prefill(ms_generator *g, const ms_batch *batch) {
-  float *hidden;
+  ms_act hidden;
   for (int32_t i = 0; i < g->prompts; i++) {
     int32_t end = batch->segment_start[i + 1], length = end - batch->segment_start[i];
     if (length == g->model->config.context) continue; /* no room for a token */
@@ -133,7 +135,7 @@ static ms_status prefill(ms_generator *g, const ms_batch *batch) {
 
 /* One row for each live prompt: its last token. */
 static ms_status step(ms_generator *g) {
-  float *hidden;
+  ms_act hidden;
   ms_pass pass = {.model = g->model,
                   .tokens = g->live,
                   .segments = g->live,
@@ -227,8 +229,8 @@ ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live) {
 void ms_generator_free(ms_generator *gen) {
   if (!gen) return;
   ms_device *dev = gen->model->dev;
-  if (gen->cache.k) dev->ops->free(gen->cache.k, gen->half_bytes);
-  if (gen->cache.v) dev->ops->free(gen->cache.v, gen->half_bytes);
+  ms_device_free(dev, gen->cache.k.at, gen->half_bytes);
+  ms_device_free(dev, gen->cache.v.at, gen->half_bytes);
   ms_free(gen->memory);
   ms_free(gen->logits);
   ms_free(gen->scratch);

@@ -256,10 +256,9 @@ ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_optio
 }
 
 static void destroy(ms_model *m) {
-  const ms_ops *ops = m->dev->ops;
   ms_activations_free(m->dev, m->act);
-  if (m->weight_arena) ops->free(m->weight_arena, m->weight_bytes);
-  if (m->gradient_arena) ops->free(m->gradient_arena, m->gradient_bytes);
+  ms_device_free(m->dev, m->weight_arena, m->weight_bytes);
+  ms_device_free(m->dev, m->gradient_arena, m->gradient_bytes);
   for (int32_t i = 0; i < m->parameters; i++) ms_text_free(m->parameter[i].name);
   ms_free(m->parameter);
   ms_free(m->layer);

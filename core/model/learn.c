@@ -45,25 +45,24 @@ static void finish_logits(const ms_head_weights *head, float *z, int64_t n) {
     for (int64_t i = 0; i < n; i++) z[i] = head->soft_cap * tanhf(z[i] / head->soft_cap);
 }
 
-ms_status ms_hidden_logits(const ms_model *model, const float *hidden, int64_t rows,
-                           float *logits) {
+ms_status ms_hidden_logits(const ms_model *model, ms_act hidden, int64_t rows, float *logits) {
   ms_head_weights head;
   void *z;
   ms_model_head(model, &head);
   int64_t n = rows * head.vocab;
   size_t bytes = (size_t)n * 4;
-  MS_TRY(model->dev->ops->alloc(bytes, &z));
-  ms_status st =
-      MS_OP(model->dev, linear, z, hidden, head.w, head.dtype, rows, head.width, head.vocab, 0);
+  MS_TRY(ms_device_new(model->dev, bytes, &z));
+  ms_status st = MS_OP(model->dev, linear, ms_act_f32(z), hidden, head.w, head.dtype, rows,
+                       head.width, head.vocab, 0);
   if (st == MS_OK) st = MS_OP(model->dev, read, logits, z, bytes);
-  model->dev->ops->free(z, bytes);
+  ms_device_free(model->dev, z, bytes);
   if (st == MS_OK) finish_logits(&head, logits, n);
   return st;
 }
 
 ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, const int32_t *row,
                           float *logits) {
-  float *hidden;
+  ms_act hidden;
   MS_TRY(ms_batch_check(model, batch));
   MS_REQUIRE(rows >= 1 && rows <= batch->tokens, "logits: %lld rows of %lld positions",
              (long long)rows, (long long)batch->tokens);
@@ -97,13 +96,13 @@ static void place_of(const ms_batch *batch, int32_t t, char text[120]) {
            (long long)i, batch->token[t]);
 }
 
-/* What a teacher says of rows, f32 [rows, cols] on its device, must be finite: from a NaN the student
+/* What a teacher says of rows, [rows, cols] on its device, must be finite: from a NaN the student
  * would learn nothing, and nobody would know whose it was. */
 static ms_status check_said(const ms_model *teacher, const ms_batch *batch, const int32_t *row,
-                            int64_t rows, const float *x, int64_t cols, const char *what) {
+                            int64_t rows, ms_act x, int64_t cols, const char *what) {
   int64_t at;
   char place[120];
-  MS_TRY(MS_OP(teacher->dev, not_finite, &at, x, MS_F32, rows * cols));
+  MS_TRY(MS_OP(teacher->dev, not_finite, &at, x.at, x.dtype, rows * cols));
   if (at < 0) return MS_OK;
   place_of(batch, row[at / cols], place);
   return MS_FAIL(
@@ -116,9 +115,10 @@ static ms_status check_said(const ms_model *teacher, const ms_batch *batch, cons
 static ms_status check_target(const ms_model *teacher, const ms_batch *batch, const int32_t *row,
                               const ms_target *t) {
   if (t->options.kind == MS_TARGET_TOPK)
-    return check_said(teacher, batch, row, t->rows, t->log_p, t->options.k, "log-probabilities");
+    return check_said(teacher, batch, row, t->rows, ms_act_f32(t->log_p), t->options.k,
+                      "log-probabilities");
   if (t->options.kind == MS_TARGET_LOGITS)
-    return check_said(teacher, batch, row, t->rows, t->logits, t->head.vocab, "logits");
+    return check_said(teacher, batch, row, t->rows, ms_act_f32(t->logits), t->head.vocab, "logits");
   return MS_OK;
 }
 
@@ -128,7 +128,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
                           const ms_target_options *options, ms_target **out) {
   ms_head_weights head;
   ms_target *target = NULL;
-  float *hidden = NULL;
+  ms_act hidden = {NULL, MS_F32};
   void *row;
   ms_status st = MS_OK;
 
@@ -220,7 +220,7 @@ static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *
 /* Forward, head, and with `learn` backward. */
 static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervised *s,
                            int32_t terms, const ms_term *term, int learn, ms_term_result *result) {
-  float *hidden;
+  ms_act hidden;
   ms_pass pass = batch_pass(model, batch);
   pass.rows = s->rows;
   pass.row = s->row;
@@ -234,7 +234,7 @@ static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervi
                        .terms = terms,
                        .term = term,
                        .budget = model->head_bytes,
-                       .d_hidden = learn ? ms_pass_d_hidden(&pass) : NULL,
+                       .d_hidden = learn ? ms_pass_d_hidden(&pass) : (ms_act){NULL, MS_F32},
                        .d_head = learn ? model->head.g : NULL,
                        .result = result,
                        .space = &model->act->head};

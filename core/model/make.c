@@ -29,12 +29,11 @@ static void fill_part(const ms_model *m, const ms_parameter *p, float *y, int64_
 
 /* Parameter i takes the numbers of stream i of the seed. */
 static ms_status fill(ms_model *m, uint64_t seed) {
-  const ms_ops *ops = m->dev->ops;
   void *host = NULL, *stage = NULL;
   ms_status st;
   size_t element = ms_dtype_size(m->dtype);
   MS_TRY_OR(end, ms_alloc(PART * sizeof(float), "random weights", &host));
-  MS_TRY_OR(end, ops->alloc(PART * sizeof(float), &stage));
+  MS_TRY_OR(end, ms_device_new(m->dev, PART * sizeof(float), &stage));
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *p = &m->parameter[i];
     for (int64_t at = 0; at < p->count; at += PART) {
@@ -43,11 +42,10 @@ static ms_status fill(ms_model *m, uint64_t seed) {
       MS_TRY_OR(end, MS_OP(m->dev, write, stage, host, (size_t)n * sizeof(float)));
       MS_TRY_OR(end, MS_OP(m->dev, cast, (char *)p->w + (size_t)at * element, m->dtype, stage,
                            MS_F32, n));
-      MS_TRY_OR(end, ops->sync(m->dev->stream));
     }
   }
 end:
-  if (stage) ops->free(stage, PART * sizeof(float));
+  ms_device_free(m->dev, stage, PART * sizeof(float));
   ms_free(host);
   return st;
 }

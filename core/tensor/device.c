@@ -1,17 +1,56 @@
 /* device.c - the only place that knows which backends this build has. */
 #include "device.h"
 
+#include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../kernels/cpu/cpu.h"
 #include "../base/log.h"
 #include "../base/memory.h"
 
-static const ms_ops *find_ops(const char *spec) {
-  if (strcmp(spec, "cpu") == 0) return ms_cpu_ops();
-  return NULL;
+const ms_host ms_device_host = {ms_fail_at, ms_log};
+
+static const struct {
+  const char *name;
+  ms_backend *get;
+} backends[] = {{"cpu", ms_cpu_backend}};
+enum { BACKENDS = sizeof backends / sizeof *backends };
+
+const char *ms_cpu_isa(void) { return ms_cpu_backend(&ms_device_host)->name + strlen("cpu/"); }
+
+/* The table of backend `name`; NULL for one that this build lacks. */
+static ms_status find_ops(const char *name, size_t length, const ms_ops **out) {
+  *out = NULL;
+  for (int i = 0; i < BACKENDS; i++)
+    if (strlen(backends[i].name) == length && !memcmp(backends[i].name, name, length))
+      *out = backends[i].get(&ms_device_host);
+  MS_REQUIRE(!*out || ((*out)->version == MS_OPS_VERSION && (*out)->size == sizeof(ms_ops)),
+             "device '%s': its backend's table is of version %d and %zu bytes, not %d and %zu",
+             name, (*out)->version, (*out)->size, MS_OPS_VERSION, sizeof(ms_ops));
+  return MS_OK;
+}
+
+/* "cpu" and "cpu:0" are one device: the name alone is that of the first. */
+static ms_status find_device(const char *spec, const ms_ops **ops, int *index, char name[16]) {
+  const char *colon = strchr(spec, ':');
+  size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
+  char *end = NULL;
+  long number = colon ? strtol(colon + 1, &end, 10) : 0;
+  MS_TRY(find_ops(spec, length, ops));
+  if (!*ops) return MS_FAIL(MS_EUNSUPPORTED, "device '%s': this build has only 'cpu'", spec);
+  int devices = (*ops)->devices();
+  MS_REQUIRE(!colon || (isdigit((unsigned char)colon[1]) && !*end && number < devices),
+             "device '%s': %.*s has %d device%s, numbered from 0", spec, (int)length, spec, devices,
+             devices == 1 ? "" : "s");
+  *index = (int)number;
+  if (devices == 1)
+    snprintf(name, 16, "%.*s", (int)length, spec);
+  else
+    snprintf(name, 16, "%.*s:%d", (int)length, spec, *index);
+  return MS_OK;
 }
 
 /* Devices that are open. A second opening gives the same one, so that models which were opened
@@ -19,13 +58,17 @@ static const ms_ops *find_ops(const char *spec) {
 static ms_device *devices;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static ms_status new_device(const char *spec, ms_device **out) {
+static ms_status new_device(const char *spec, const ms_ops *ops, int index, ms_device **out) {
   void *p;
-  const ms_ops *ops = find_ops(spec);
-  if (!ops) return MS_FAIL(MS_EUNSUPPORTED, "device '%s': this build has only 'cpu'", spec);
   MS_TRY(ms_alloc(sizeof(ms_device), "device", &p));
   ms_device *dev = p;
+  ms_status st = ops->stream_open(index, &dev->stream);
+  if (st != MS_OK) {
+    ms_free(dev);
+    return st;
+  }
   dev->ops = ops;
+  dev->index = index;
   dev->refs = 1;
   strcpy(dev->spec, spec);
   dev->next = devices;
@@ -36,15 +79,19 @@ static ms_status new_device(const char *spec, ms_device **out) {
 
 ms_status ms_device_open(const char *spec, ms_device **out) {
   ms_status st = MS_OK;
+  const ms_ops *ops;
+  int index = 0;
+  char name[16];
   *out = NULL;
-  MS_REQUIRE(spec && strlen(spec) < sizeof((ms_device *)0)->spec, "device: bad name");
+  MS_REQUIRE(spec && strlen(spec) < sizeof name, "device: bad name");
+  MS_TRY(find_device(spec, &ops, &index, name));
   pthread_mutex_lock(&devices_lock);
   for (ms_device *dev = devices; dev && !*out; dev = dev->next)
-    if (!strcmp(dev->spec, spec)) {
+    if (dev->ops == ops && dev->index == index) {
       ms_device_hold(dev);
       *out = dev;
     }
-  if (!*out) st = new_device(spec, out);
+  if (!*out) st = new_device(name, ops, index, out);
   pthread_mutex_unlock(&devices_lock);
   return st;
 }
@@ -52,7 +99,7 @@ ms_status ms_device_open(const char *spec, ms_device **out) {
 ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const char *less,
                           void **out) {
   char why[200];
-  ms_status st = dev->ops->alloc(bytes, out);
+  ms_status st = ms_device_new(dev, bytes, out);
   if (st == MS_OK) ms_log(MS_LOG_INFO, "memory for %s: %zu bytes on %s", what, bytes, dev->spec);
   if (st != MS_ENOMEM) return st;
   const char *fact =
@@ -73,7 +120,9 @@ void ms_device_close(ms_device *dev) {
       break;
     }
   pthread_mutex_unlock(&devices_lock);
-  if (last) ms_free(dev);
+  if (!last) return;
+  dev->ops->stream_close(dev->stream);
+  ms_free(dev);
 }
 
 const char *ms_device_spec(const ms_device *dev) { return dev->spec; }

@@ -7,6 +7,7 @@
 
 struct ms_device {
   const ms_ops *ops;
+  int index;         /* the backend's own number of it */
   ms_stream *stream; /* work of this device is queued here; NULL on the CPU */
   _Atomic int refs;  /* the handle, and everything that lives on the device */
   char spec[16];
@@ -14,6 +15,17 @@ struct ms_device {
 };
 
 void ms_device_hold(ms_device *dev);
+
+/* The backends' way to report errors and to log. */
+extern const ms_host ms_device_host;
+
+/* Memory of the device, undefined; freeing NULL is nothing. */
+static inline ms_status ms_device_new(ms_device *dev, size_t bytes, void **out) {
+  return dev->ops->alloc(dev->index, bytes, out);
+}
+static inline void ms_device_free(ms_device *dev, void *p, size_t bytes) {
+  if (p) dev->ops->free(dev->index, p, bytes);
+}
 
 /* An arena: when there is no memory for it, the message says whose it was and what needs less. */
 ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const char *less,

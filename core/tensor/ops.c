@@ -101,36 +101,36 @@ static ms_status check_linear(const char *op, const char *ny, const ms_tensor *y
 ms_status ms_linear(ms_tensor *y, const ms_tensor *x, const ms_tensor *w, int add) {
   ms_tensor_change(y);
   MS_TRY(check_linear("linear", "y", y, "x", x, "w", w, WEIGHT));
-  return MS_OP(x->dev, linear, y->data, x->data, w->data, w->dtype, x->shape[0], x->shape[1],
-               w->shape[0], add);
+  return MS_OP(x->dev, linear, ms_tensor_act(y), ms_tensor_act(x), w->data, w->dtype, x->shape[0],
+               x->shape[1], w->shape[0], add);
 }
 
 ms_status ms_linear_dx(ms_tensor *dx, const ms_tensor *dy, const ms_tensor *w, int add) {
   ms_tensor_change(dx);
   MS_TRY(check_linear("linear_dx", "dy", dy, "dx", dx, "w", w, WEIGHT));
-  return MS_OP(dx->dev, linear_dx, dx->data, dy->data, w->data, w->dtype, dx->shape[0],
-               dx->shape[1], w->shape[0], add);
+  return MS_OP(dx->dev, linear_dx, ms_tensor_act(dx), ms_tensor_act(dy), w->data, w->dtype,
+               dx->shape[0], dx->shape[1], w->shape[0], add);
 }
 
 ms_status ms_linear_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x, int add) {
   ms_tensor_change(dw);
   MS_TRY(check_linear("linear_dw", "dy", dy, "x", x, "dw", dw, MS_F32));
-  return MS_OP(x->dev, linear_dw, dw->data, dy->data, x->data, x->shape[0], x->shape[1],
-               dw->shape[0], add);
+  return MS_OP(x->dev, linear_dw, dw->data, ms_tensor_act(dy), ms_tensor_act(x), x->shape[0],
+               x->shape[1], dw->shape[0], add);
 }
 
 ms_status ms_bias(ms_tensor *y, const ms_tensor *b) {
   ms_tensor_change(y);
   MS_TRY(want("bias", "y", NULL, y, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("bias", "b", y, b, WEIGHT, SHAPE(y->shape[1])));
-  return MS_OP(y->dev, bias, y->data, b->data, b->dtype, y->shape[0], y->shape[1]);
+  return MS_OP(y->dev, bias, ms_tensor_act(y), b->data, b->dtype, y->shape[0], y->shape[1]);
 }
 
 ms_status ms_bias_db(ms_tensor *db, const ms_tensor *dy) {
   ms_tensor_change(db);
   MS_TRY(want("bias_db", "dy", NULL, dy, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("bias_db", "db", dy, db, MS_F32, SHAPE(dy->shape[1])));
-  return MS_OP(dy->dev, bias_db, db->data, dy->data, dy->shape[0], dy->shape[1]);
+  return MS_OP(dy->dev, bias_db, db->data, ms_tensor_act(dy), dy->shape[0], dy->shape[1]);
 }
 
 /* ---- embedding and rows ---- */
@@ -141,7 +141,8 @@ ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w) {
   MS_TRY(want("embed", "token", w, token, MS_I32, SHAPE(0)));
   MS_TRY(want("embed", "y", w, y, MS_F32, SHAPE(token->shape[0], w->shape[1])));
   MS_TRY(want_indices("embed", "token", token, w->shape[0], 0));
-  return MS_OP(w->dev, embed, y->data, token->data, w->data, w->dtype, y->shape[0], y->shape[1]);
+  return MS_OP(w->dev, embed, ms_tensor_act(y), token->data, w->data, w->dtype, y->shape[0],
+               y->shape[1]);
 }
 
 ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token) {
@@ -150,8 +151,8 @@ ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token
   MS_TRY(want("embed_dw", "token", dw, token, MS_I32, SHAPE(0)));
   MS_TRY(want("embed_dw", "dy", dw, dy, MS_F32, SHAPE(token->shape[0], dw->shape[1])));
   MS_TRY(want_indices("embed_dw", "token", token, dw->shape[0], 0));
-  return MS_OP(dw->dev, embed_dw, dw->data, dy->data, token->data, dy->shape[0], dy->shape[1],
-               dw->shape[0]);
+  return MS_OP(dw->dev, embed_dw, dw->data, ms_tensor_act(dy), token->data, dy->shape[0],
+               dy->shape[1], dw->shape[0]);
 }
 
 ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
@@ -160,7 +161,8 @@ ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
   MS_TRY(want("gather", "row", x, row, MS_I32, SHAPE(0)));
   MS_TRY(want("gather", "y", x, y, MS_F32, SHAPE(row->shape[0], x->shape[1])));
   MS_TRY(want_indices("gather", "row", row, x->shape[0], 0));
-  return MS_OP(x->dev, gather, y->data, x->data, row->data, y->shape[0], y->shape[1]);
+  return MS_OP(x->dev, gather, ms_tensor_act(y), ms_tensor_act(x), row->data, y->shape[0],
+               y->shape[1]);
 }
 
 ms_status ms_scatter(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
@@ -169,7 +171,8 @@ ms_status ms_scatter(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
   MS_TRY(want("scatter", "row", y, row, MS_I32, SHAPE(0)));
   MS_TRY(want("scatter", "x", y, x, MS_F32, SHAPE(row->shape[0], y->shape[1])));
   MS_TRY(want_indices("scatter", "row", row, y->shape[0], 1));
-  return MS_OP(y->dev, scatter, y->data, x->data, row->data, x->shape[0], x->shape[1]);
+  return MS_OP(y->dev, scatter, ms_tensor_act(y), ms_tensor_act(x), row->data, x->shape[0],
+               x->shape[1]);
 }
 
 /* ---- norm, rope, attention ---- */
@@ -182,8 +185,8 @@ ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms
   MS_TRY(want("rmsnorm", "y", x, y, MS_F32, SHAPE(x->shape[0], x->shape[1])));
   MS_TRY(want("rmsnorm", "w", x, w, WEIGHT, SHAPE(x->shape[1])));
   if (rstd) MS_TRY(want("rmsnorm", "rstd", x, rstd, MS_F32, SHAPE(x->shape[0])));
-  return MS_OP(x->dev, rmsnorm, y->data, rstd ? rstd->data : NULL, x->data, w->data, w->dtype,
-               x->shape[0], x->shape[1], (float)eps);
+  return MS_OP(x->dev, rmsnorm, ms_tensor_act(y), rstd ? rstd->data : NULL, ms_tensor_act(x),
+               w->data, w->dtype, x->shape[0], x->shape[1], (float)eps);
 }
 
 ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x,
@@ -197,8 +200,8 @@ ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy,
   MS_TRY(want(op, "w", x, w, WEIGHT, SHAPE(x->shape[1])));
   MS_TRY(want(op, "rstd", x, rstd, MS_F32, SHAPE(x->shape[0])));
   if (dw) MS_TRY(want(op, "dw", x, dw, MS_F32, SHAPE(x->shape[1])));
-  return MS_OP(x->dev, rmsnorm_backward, dx->data, dw ? dw->data : NULL, dy->data, x->data,
-               rstd->data, w->data, w->dtype, x->shape[0], x->shape[1], add);
+  return MS_OP(x->dev, rmsnorm_backward, ms_tensor_act(dx), dw ? dw->data : NULL, ms_tensor_act(dy),
+               ms_tensor_act(x), rstd->data, w->data, w->dtype, x->shape[0], x->shape[1], add);
 }
 
 ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosine,
@@ -212,8 +215,9 @@ ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosi
   MS_REQUIRE(2 * cosine->shape[1] <= x->shape[2], "rope: %lld pairs in a head of %lld",
              (long long)cosine->shape[1], (long long)x->shape[2]);
   MS_REQUIRE(sign == 1 || sign == -1, "rope: sign is %d, not 1 or -1", sign);
-  return MS_OP(x->dev, rope, x->data, position->data, cosine->data, sine->data, x->shape[0],
-               (int32_t)x->shape[1], (int32_t)x->shape[2], (int32_t)(2 * cosine->shape[1]), sign);
+  return MS_OP(x->dev, rope, ms_tensor_act(x), position->data, cosine->data, sine->data,
+               x->shape[0], (int32_t)x->shape[1], (int32_t)x->shape[2],
+               (int32_t)(2 * cosine->shape[1]), sign);
 }
 
 static ms_status want_segments(const char *op, const ms_tensor *start, int64_t tokens) {
@@ -263,8 +267,8 @@ ms_status ms_attention(ms_tensor *y, ms_tensor *lse, const ms_tensor *q, const m
   MS_TRY(check_attention("attention", q, k, v, segment_start, window, scale, &a));
   MS_TRY(want("attention", "y", q, y, MS_F32, SHAPE(a.tokens, a.heads, a.head_dim)));
   if (lse) MS_TRY(want("attention", "lse", q, lse, MS_F32, SHAPE(a.tokens, a.heads)));
-  return MS_OP(q->dev, attention, y->data, lse ? lse->data : NULL, q->data, k->data, v->data,
-               segment_start->data, &a);
+  return MS_OP(q->dev, attention, ms_tensor_act(y), lse ? lse->data : NULL, ms_tensor_act(q),
+               ms_tensor_act(k), ms_tensor_act(v), segment_start->data, &a);
 }
 
 ms_status ms_attention_backward(ms_tensor *dq, ms_tensor *dk, ms_tensor *dv, const ms_tensor *dy,
@@ -283,8 +287,9 @@ ms_status ms_attention_backward(ms_tensor *dq, ms_tensor *dk, ms_tensor *dv, con
   MS_TRY(want(op, "dy", q, dy, MS_F32, SHAPE(a.tokens, a.heads, a.head_dim)));
   MS_TRY(want(op, "y", q, y, MS_F32, SHAPE(a.tokens, a.heads, a.head_dim)));
   MS_TRY(want(op, "lse", q, lse, MS_F32, SHAPE(a.tokens, a.heads)));
-  return MS_OP(q->dev, attention_backward, dq->data, dk->data, dv->data, dy->data, y->data,
-               lse->data, q->data, k->data, v->data, segment_start->data, &a);
+  return MS_OP(q->dev, attention_backward, ms_tensor_act(dq), ms_tensor_act(dk), ms_tensor_act(dv),
+               ms_tensor_act(dy), ms_tensor_act(y), lse->data, ms_tensor_act(q), ms_tensor_act(k),
+               ms_tensor_act(v), segment_start->data, &a);
 }
 
 /* Each row's keys must lie inside its cache row. */
@@ -322,9 +327,9 @@ ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor 
   MS_REQUIRE(q->shape[2] <= MAX_HEAD_DIM, "%s: head_dim %lld over %d", op, (long long)q->shape[2],
              MAX_HEAD_DIM);
   MS_TRY(want_spans(slot, first, length, k->shape[0], k->shape[1]));
-  return MS_OP(q->dev, attention_cached, y->data, q->data, k->data, v->data, slot->data,
-               first->data, length->data, q->shape[0], k->shape[1], (int32_t)q->shape[1],
-               (int32_t)k->shape[2], (int32_t)q->shape[2], (float)scale);
+  return MS_OP(q->dev, attention_cached, ms_tensor_act(y), ms_tensor_act(q), ms_tensor_act(k),
+               ms_tensor_act(v), slot->data, first->data, length->data, q->shape[0], k->shape[1],
+               (int32_t)q->shape[1], (int32_t)k->shape[2], (int32_t)q->shape[2], (float)scale);
 }
 
 /* ---- element by element ---- */
@@ -334,7 +339,7 @@ ms_status ms_swiglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up) {
   MS_TRY(want_count("swiglu", "y", y, y));
   MS_TRY(want_count("swiglu", "gate", y, gate));
   MS_TRY(want_count("swiglu", "up", y, up));
-  return MS_OP(y->dev, swiglu, y->data, gate->data, up->data, y->count);
+  return MS_OP(y->dev, swiglu, ms_tensor_act(y), ms_tensor_act(gate), ms_tensor_act(up), y->count);
 }
 
 ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
@@ -347,24 +352,24 @@ ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor
   MS_TRY(want_count(op, "d_up", dy, d_up));
   MS_TRY(want_count(op, "gate", dy, gate));
   MS_TRY(want_count(op, "up", dy, up));
-  return MS_OP(dy->dev, swiglu_backward, d_gate->data, d_up->data, dy->data, gate->data, up->data,
-               dy->count);
+  return MS_OP(dy->dev, swiglu_backward, ms_tensor_act(d_gate), ms_tensor_act(d_up),
+               ms_tensor_act(dy), ms_tensor_act(gate), ms_tensor_act(up), dy->count);
 }
 
 ms_status ms_add(ms_tensor *y, const ms_tensor *x) {
   ms_tensor_change(y);
   MS_TRY(want_count("add", "y", y, y));
   MS_TRY(want_count("add", "x", y, x));
-  return MS_OP(y->dev, add, y->data, x->data, y->count);
+  return MS_OP(y->dev, add, ms_tensor_act(y), ms_tensor_act(x), y->count);
 }
 
 ms_status ms_sum_squares(const ms_tensor *x, double *sum) {
   void *total;
   MS_TRY(want_count("sum_squares", "x", x, x));
-  MS_TRY(x->dev->ops->alloc(sizeof *sum, &total));
+  MS_TRY(ms_device_new(x->dev, sizeof *sum, &total));
   ms_status st = MS_OP(x->dev, sum_squares, total, x->data, x->count, 0);
   if (st == MS_OK) st = MS_OP(x->dev, read, sum, total, sizeof *sum);
-  x->dev->ops->free(total, sizeof *sum);
+  ms_device_free(x->dev, total, sizeof *sum);
   return st;
 }
 

@@ -71,7 +71,7 @@ ms_status ms_tensor_new(ms_device *dev, int dtype, int rank, const int64_t *shap
   ms_tensor *t;
   *out = NULL;
   MS_TRY(new_header(dev, dtype, rank, shape, &t));
-  ms_status st = dev->ops->alloc(bytes_of(t), &t->data);
+  ms_status st = ms_device_new(dev, bytes_of(t), &t->data);
   if (st != MS_OK)
     ms_tensor_free(t);
   else
@@ -123,7 +123,7 @@ void ms_tensor_free(ms_tensor *t) {
   if (t->release)
     t->release(t->owner);
   else if (!t->base && t->data)
-    t->dev->ops->free(t->data, bytes_of(t));
+    ms_device_free(t->dev, t->data, bytes_of(t));
   ms_tensor_free(t->base);
   ms_device_close(t->dev);
   ms_free(t);

@@ -24,6 +24,16 @@ struct ms_tensor {
 
 size_t ms_dtype_size(int dtype); /* 0 for no dtype */
 const char *ms_dtype_name(int dtype);
+static inline ms_act ms_tensor_act(const ms_tensor *t) { return (ms_act){t->data, t->dtype}; }
+/* Element i of an activation on; the same place taken as another dtype; memory in f32. */
+static inline ms_act ms_act_at(ms_act x, int64_t i) {
+  return (ms_act){(char *)x.at + (size_t)i * ms_dtype_size(x.dtype), x.dtype};
+}
+static inline ms_act ms_act_as(ms_act x, int dtype) { return (ms_act){x.at, dtype}; }
+static inline ms_act ms_act_f32(const float *x) { return (ms_act){(void *)x, MS_F32}; }
+static inline size_t ms_act_bytes(ms_act x, int64_t count) {
+  return (size_t)count * ms_dtype_size(x.dtype);
+}
 /* "[2, 3]" into a buffer of at least 200 bytes; returns it. */
 const char *ms_shape_text(int rank, const int64_t *shape, char *buffer);
 /* "row 3, column 5", or "index 7" of a vector, counted from 0, into one of at least 80 bytes. */

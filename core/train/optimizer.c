@@ -64,7 +64,7 @@ ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_
   MS_TRY_OR(fail, new_arena(opt, &opt->first));
   MS_TRY_OR(fail, new_arena(opt, &opt->second));
   if (model->dtype != MS_F32) MS_TRY_OR(fail, copy_masters(opt));
-  MS_TRY_OR(fail, model->dev->ops->alloc(sizeof *opt->squares, &p));
+  MS_TRY_OR(fail, ms_device_new(model->dev, sizeof *opt->squares, &p));
   opt->squares = p;
   *out = opt;
   return MS_OK;
@@ -76,12 +76,12 @@ fail:
 
 void ms_optimizer_free(ms_optimizer *opt) {
   if (!opt || atomic_fetch_sub(&opt->refs, 1) > 1) return;
-  const ms_ops *ops = opt->model->dev->ops;
+  ms_device *dev = opt->model->dev;
   size_t bytes = opt->count * sizeof(float);
-  if (opt->first) ops->free(opt->first, bytes);
-  if (opt->second) ops->free(opt->second, bytes);
-  if (opt->master) ops->free(opt->master, bytes);
-  if (opt->squares) ops->free(opt->squares, sizeof *opt->squares);
+  ms_device_free(dev, opt->first, bytes);
+  ms_device_free(dev, opt->second, bytes);
+  ms_device_free(dev, opt->master, bytes);
+  ms_device_free(dev, opt->squares, sizeof *opt->squares);
   opt->group->ops->free(opt->group);
   ms_model_hold(opt->model, -1);
   ms_free(opt);

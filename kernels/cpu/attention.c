@@ -130,10 +130,10 @@ static ms_status forward_share(const forward_call *f, const int32_t *segment_sta
   return st;
 }
 
-ms_status MS_KERNEL(attention)(ms_stream *s, float *y, float *lse, const float *q, const float *k,
-                               const float *v, const int32_t *segment_start,
-                               const ms_attention_shape *a) {
-  forward_call f = {y, lse, q, k, v, a};
+ms_status MS_KERNEL(attention)(ms_stream *s, ms_act y, float *lse, ms_act q, ms_act k, ms_act v,
+                               const int32_t *segment_start, const ms_attention_shape *a) {
+  MS_TAKES_F32("attention", y, q, k, v);
+  forward_call f = {f32(y), lse, f32(q), f32(k), f32(v), a};
   int failed = 0;
 #pragma omp parallel if (a->tokens * a->heads * a->head_dim > MS_SERIAL / 4) reduction(| : failed)
   failed = forward_share(&f, segment_start) != MS_OK;

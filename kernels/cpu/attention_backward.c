@@ -208,15 +208,15 @@ static void few_tasks(const backward_call *f, backward_tile *b, const int32_t *s
 
 enum { MANY = 3 }; /* tasks that keep a few cores busy */
 
-ms_status MS_KERNEL(attention_backward)(ms_stream *s, float *dq, float *dk, float *dv,
-                                        const float *dy, const float *y, const float *lse,
-                                        const float *q, const float *k, const float *v,
+ms_status MS_KERNEL(attention_backward)(ms_stream *s, ms_act dq, ms_act dk, ms_act dv, ms_act dy,
+                                        ms_act y, const float *lse, ms_act q, ms_act k, ms_act v,
                                         const int32_t *segment_start, const ms_attention_shape *a) {
-  backward_call f = {dq, dk, dv, dy, y, lse, q, k, v, a};
+  MS_TAKES_F32("attention_backward", dq, dk, dv, dy, y, q, k, v);
+  backward_call f = {f32(dq), f32(dk), f32(dv), f32(dy), f32(y), lse, f32(q), f32(k), f32(v), a};
   size_t bytes = (size_t)(a->tokens * a->kv_heads * a->head_dim) * 4;
   int failed = 0;
-  memset(dk, 0, bytes);
-  memset(dv, 0, bytes);
+  memset(f32(dk), 0, bytes);
+  memset(f32(dv), 0, bytes);
 #pragma omp parallel if (a->tokens * a->heads * a->head_dim > MS_SERIAL / 4) reduction(| : failed)
   {
     backward_tile *b;

@@ -50,11 +50,12 @@ static void one_row(float *y, const float *q, const float *k, const float *v, in
   for (int32_t c = 0; c < dim; c++) y[c] = sum[c] / total;
 }
 
-ms_status MS_KERNEL(attention_cached)(ms_stream *s, float *y, const float *q, const float *k,
-                                      const float *v, const int32_t *slot, const int32_t *first,
+ms_status MS_KERNEL(attention_cached)(ms_stream *s, ms_act y, ms_act q, ms_act k, ms_act v,
+                                      const int32_t *slot, const int32_t *first,
                                       const int32_t *length, int64_t rows, int64_t capacity,
                                       int32_t heads, int32_t kv_heads, int32_t head_dim,
                                       float scale) {
+  MS_TAKES_F32("attention_cached", y, q, k, v);
   int32_t group = heads / kv_heads;
   int64_t stride = (int64_t)kv_heads * head_dim, keys = 0;
   for (int64_t r = 0; r < rows; r++) keys += length[r];
@@ -63,7 +64,8 @@ ms_status MS_KERNEL(attention_cached)(ms_stream *s, float *y, const float *q, co
     for (int32_t h = 0; h < heads; h++) {
       int64_t key = (slot[r] * capacity + first[r]) * stride + (h / group) * head_dim;
       int64_t at = (r * heads + h) * head_dim;
-      one_row(y + at, q + at, k + key, v + key, length[r], stride, head_dim, scale);
+      one_row(f32(y) + at, f32(q) + at, f32(k) + key, f32(v) + key, length[r], stride, head_dim,
+              scale);
     }
   return MS_OK;
 }

@@ -2,13 +2,14 @@
 #include "cpu.h"
 #include "simd.h"
 
-ms_status MS_KERNEL(bias)(ms_stream *s, float *y, const void *b, int b_dtype, int64_t rows,
+ms_status MS_KERNEL(bias)(ms_stream *s, ms_act y, const void *b, int b_dtype, int64_t rows,
                           int64_t cols) {
+  MS_TAKES_F32("bias", y);
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < cols; c += VF_LANES) {
       int64_t n = cols - c < VF_LANES ? cols - c : VF_LANES;
-      float *p = y + r * cols + c;
+      float *p = f32(y) + r * cols + c;
       vf_store_n(p, vf_load_n(p, n) + vf_load_weight(b, b_dtype, c, n), n);
     }
   return MS_OK;
@@ -29,9 +30,10 @@ static void sum_strip(float *db, const float *dy, int64_t rows, int64_t cols, in
 }
 
 /* Threads share the columns, so each column is summed in one order. */
-ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, const float *dy, int64_t rows, int64_t cols) {
+ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, ms_act dy, int64_t rows, int64_t cols) {
+  MS_TAKES_F32("bias_db", dy);
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t c = 0; c < cols; c += STRIP)
-    sum_strip(db + c, dy + c, rows, cols, cols - c < STRIP ? cols - c : STRIP);
+    sum_strip(db + c, f32(dy) + c, rows, cols, cols - c < STRIP ? cols - c : STRIP);
   return MS_OK;
 }

@@ -8,6 +8,7 @@
 #include "../../core/base/log.h"
 #include "../../core/base/memory.h"
 
+const ms_host *ms_cpu_host;
 static const ms_ops *chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -27,19 +28,27 @@ static void choose(void) {
   if (best == 2) chosen = &ms_cpu_ops_avx512;
 #endif
   if (cap && *cap && strcmp(cap, "portable") && strcmp(cap, "avx2") && strcmp(cap, "avx512"))
-    ms_log(MS_LOG_WARNING, "MS_CPU=%s is not avx512, avx2 or portable: ignored", cap);
-  ms_log(MS_LOG_INFO, "kernels: %s", chosen->name);
+    ms_cpu_host->log(MS_LOG_WARNING, "MS_CPU=%s is not avx512, avx2 or portable: ignored", cap);
+  ms_cpu_host->log(MS_LOG_INFO, "kernels: %s", chosen->name);
 }
 
-const ms_ops *ms_cpu_ops(void) {
+const ms_ops *ms_cpu_backend(const ms_host *host) {
+  ms_cpu_host = host;
   pthread_once(&once, choose);
   return chosen;
 }
 
-const char *ms_cpu_isa(void) { return ms_cpu_ops()->name + strlen("cpu/"); }
+int ms_cpu_devices(void) { return 1; }
+ms_status ms_cpu_stream_open(int device, ms_stream **out) {
+  *out = NULL;
+  return MS_OK;
+}
+void ms_cpu_stream_close(ms_stream *s) {}
 
-ms_status ms_cpu_alloc(size_t bytes, void **out) { return ms_alloc(bytes, "cpu tensor", out); }
-void ms_cpu_free(void *p, size_t bytes) { ms_free(p); }
+ms_status ms_cpu_alloc(int device, size_t bytes, void **out) {
+  return ms_alloc(bytes, "cpu tensor", out);
+}
+void ms_cpu_free(int device, void *p, size_t bytes) { ms_free(p); }
 
 ms_status ms_cpu_write(ms_stream *s, void *device, const void *host, size_t bytes) {
   memcpy(device, host, bytes);
@@ -57,4 +66,3 @@ ms_status ms_cpu_zero(ms_stream *s, void *y, size_t bytes) {
   memset(y, 0, bytes);
   return MS_OK;
 }
-ms_status ms_cpu_sync(ms_stream *s) { return MS_OK; }

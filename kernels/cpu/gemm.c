@@ -338,20 +338,28 @@ static ms_status multiply(product p) {
   return failed ? MS_FAIL(MS_ENOMEM, "no memory for the panels of a matrix product") : MS_OK;
 }
 
-ms_status MS_KERNEL(linear)(ms_stream *s, float *y, const float *x, const void *w, int w_dtype,
+ms_status MS_KERNEL(linear)(ms_stream *s, ms_act y, ms_act x, const void *w, int w_dtype,
                             int64_t rows, int64_t in, int64_t out, int add) {
+  MS_TAKES_F32("linear", y, x);
   if (rows == 0) return MS_OK;
-  if (rows <= MS_FEW_ROWS) return MS_KERNEL(linear_few)(y, x, w, w_dtype, rows, in, out, add);
-  return multiply((product){{x, in, MS_F32, 0}, {w, in, w_dtype, 0}, y, rows, out, in, add});
+  if (rows <= MS_FEW_ROWS)
+    return MS_KERNEL(linear_few)(f32(y), f32(x), w, w_dtype, rows, in, out, add);
+  return multiply(
+      (product){{f32(x), in, MS_F32, 0}, {w, in, w_dtype, 0}, f32(y), rows, out, in, add});
 }
 
-ms_status MS_KERNEL(linear_dx)(ms_stream *s, float *dx, const float *dy, const void *w, int w_dtype,
+ms_status MS_KERNEL(linear_dx)(ms_stream *s, ms_act dx, ms_act dy, const void *w, int w_dtype,
                                int64_t rows, int64_t in, int64_t out, int add) {
-  if (rows <= MS_FEW_ROWS) return MS_KERNEL(linear_dx_few)(dx, dy, w, w_dtype, rows, in, out, add);
-  return multiply((product){{dy, out, MS_F32, 0}, {w, in, w_dtype, 1}, dx, rows, in, out, add});
+  MS_TAKES_F32("linear_dx", dx, dy);
+  if (rows <= MS_FEW_ROWS)
+    return MS_KERNEL(linear_dx_few)(f32(dx), f32(dy), w, w_dtype, rows, in, out, add);
+  return multiply(
+      (product){{f32(dy), out, MS_F32, 0}, {w, in, w_dtype, 1}, f32(dx), rows, in, out, add});
 }
 
-ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, const float *dy, const float *x,
-                               int64_t rows, int64_t in, int64_t out, int add) {
-  return multiply((product){{dy, out, MS_F32, 1}, {x, in, MS_F32, 1}, dw, out, in, rows, add});
+ms_status MS_KERNEL(linear_dw)(ms_stream *s, float *dw, ms_act dy, ms_act x, int64_t rows,
+                               int64_t in, int64_t out, int add) {
+  MS_TAKES_F32("linear_dw", dy, x);
+  return multiply(
+      (product){{f32(dy), out, MS_F32, 1}, {f32(x), in, MS_F32, 1}, dw, out, in, rows, add});
 }

@@ -37,11 +37,13 @@ static void forward_row(float *y, float *rstd, const float *x, const void *w, in
   if (rstd) *rstd = scale;
 }
 
-ms_status MS_KERNEL(rmsnorm)(ms_stream *s, float *y, float *rstd, const float *x, const void *w,
+ms_status MS_KERNEL(rmsnorm)(ms_stream *s, ms_act y, float *rstd, ms_act x, const void *w,
                              int w_dtype, int64_t rows, int64_t cols, float eps) {
+  MS_TAKES_F32("rmsnorm", y, x);
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t r = 0; r < rows; r++)
-    forward_row(y + r * cols, rstd ? rstd + r : NULL, x + r * cols, w, w_dtype, cols, eps);
+    forward_row(f32(y) + r * cols, rstd ? rstd + r : NULL, f32(x) + r * cols, w, w_dtype, cols,
+                eps);
   return MS_OK;
 }
 
@@ -67,9 +69,10 @@ static void add_partials(float *dw, const float *part, int64_t blocks, int64_t c
     for (int64_t c = 0; c < cols; c++) dw[c] += part[b * cols + c];
 }
 
-ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, float *dx, float *dw, const float *dy,
-                                      const float *x, const float *rstd, const void *w, int w_dtype,
-                                      int64_t rows, int64_t cols, int add) {
+ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act dy, ms_act x,
+                                      const float *rstd, const void *w, int w_dtype, int64_t rows,
+                                      int64_t cols, int add) {
+  MS_TAKES_F32("rmsnorm_backward", dx, dy, x);
   int64_t blocks = (rows + BLOCK - 1) / BLOCK;
   void *part = NULL;
   if (dw) MS_TRY(ms_alloc((size_t)(blocks * cols) * 4, "rmsnorm backward", &part));
@@ -77,8 +80,8 @@ ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, float *dx, float *dw, const 
   for (int64_t b = 0; b < blocks; b++) {
     int64_t end = (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows;
     for (int64_t r = b * BLOCK; r < end; r++)
-      backward_row(dx + r * cols, dw ? (float *)part + b * cols : NULL, dy + r * cols, x + r * cols,
-                   rstd[r], w, w_dtype, cols, add);
+      backward_row(f32(dx) + r * cols, dw ? (float *)part + b * cols : NULL, f32(dy) + r * cols,
+                   f32(x) + r * cols, rstd[r], w, w_dtype, cols, add);
   }
   if (dw) add_partials(dw, part, blocks, cols);
   ms_free(part);

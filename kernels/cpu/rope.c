@@ -14,15 +14,16 @@ static inline void rotate(float *x, const float *cosine, const float *sine, int3
   }
 }
 
-ms_status MS_KERNEL(rope)(ms_stream *s, float *x, const int32_t *position, const float *cosine,
+ms_status MS_KERNEL(rope)(ms_stream *s, ms_act x, const int32_t *position, const float *cosine,
                           const float *sine, int64_t tokens, int32_t heads, int32_t head_dim,
                           int32_t rotary, int sign) {
+  MS_TAKES_F32("rope", x);
   int32_t half = rotary / 2;
 #pragma omp parallel for schedule(static) if (tokens * heads * head_dim > MS_SERIAL)
   for (int64_t t = 0; t < tokens; t++) {
     int64_t row = (int64_t)position[t] * half;
     for (int32_t h = 0; h < heads; h++)
-      rotate(x + (t * heads + h) * head_dim, cosine + row, sine + row, half, (float)sign);
+      rotate(f32(x) + (t * heads + h) * head_dim, cosine + row, sine + row, half, (float)sign);
   }
   return MS_OK;
 }

@@ -10,10 +10,11 @@ static inline void forward(float *y, const float *gate, const float *up, int64_t
   vf_store_n(y, g * sigmoid(g) * vf_load_n(up, n), n);
 }
 
-ms_status MS_KERNEL(swiglu)(ms_stream *s, float *y, const float *gate, const float *up, int64_t n) {
+ms_status MS_KERNEL(swiglu)(ms_stream *s, ms_act y, ms_act gate, ms_act up, int64_t n) {
+  MS_TAKES_F32("swiglu", y, gate, up);
 #pragma omp parallel for schedule(static) if (n > MS_SERIAL)
   for (int64_t i = 0; i < n; i += VF_LANES)
-    forward(y + i, gate + i, up + i, n - i < VF_LANES ? n - i : VF_LANES);
+    forward(f32(y) + i, f32(gate) + i, f32(up) + i, n - i < VF_LANES ? n - i : VF_LANES);
   return MS_OK;
 }
 
@@ -25,10 +26,12 @@ static inline void backward(float *d_gate, float *d_up, const float *dy, const f
   vf_store_n(d_gate, d * u * sig * vf_fma(g, 1.0f - sig, vf_set(1)), n);
 }
 
-ms_status MS_KERNEL(swiglu_backward)(ms_stream *s, float *d_gate, float *d_up, const float *dy,
-                                     const float *gate, const float *up, int64_t n) {
+ms_status MS_KERNEL(swiglu_backward)(ms_stream *s, ms_act d_gate, ms_act d_up, ms_act dy,
+                                     ms_act gate, ms_act up, int64_t n) {
+  MS_TAKES_F32("swiglu_backward", d_gate, d_up, dy, gate, up);
 #pragma omp parallel for schedule(static) if (n > MS_SERIAL)
   for (int64_t i = 0; i < n; i += VF_LANES)
-    backward(d_gate + i, d_up + i, dy + i, gate + i, up + i, n - i < VF_LANES ? n - i : VF_LANES);
+    backward(f32(d_gate) + i, f32(d_up) + i, f32(dy) + i, f32(gate) + i, f32(up) + i,
+             n - i < VF_LANES ? n - i : VF_LANES);
   return MS_OK;
 }

@@ -5,14 +5,19 @@
 #define MS_TEXT(x) MS_TEXT_(x)
 
 const ms_ops MS_KERNEL(ops) = {
+    .version = MS_OPS_VERSION,
+    .size = sizeof(ms_ops),
     .name = "cpu/" MS_TEXT(MS_ISA),
+    .precision = {MS_F32, MS_F32, MS_F32, MS_F32},
+    .devices = ms_cpu_devices,
+    .stream_open = ms_cpu_stream_open,
+    .stream_close = ms_cpu_stream_close,
     .alloc = ms_cpu_alloc,
     .free = ms_cpu_free,
     .write = ms_cpu_write,
     .read = ms_cpu_read,
     .copy = ms_cpu_copy,
     .zero = ms_cpu_zero,
-    .sync = ms_cpu_sync,
     .cast = MS_KERNEL(cast),
     .linear = MS_KERNEL(linear),
     .linear_dx = MS_KERNEL(linear_dx),

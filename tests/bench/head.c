@@ -202,7 +202,7 @@ static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_
   p->label = label;
   for (int64_t r = 0; r < rows; r++) p->label[r] = (int32_t)((r * 7919) % vocab);
   ms_head_weights head = {p->head, MS_F32, vocab, width, 1, 0, NULL};
-  must(ms_target_make(dev, &o, rows, p->hidden, &head, 0, NULL, NULL, &p->target));
+  must(ms_target_make(dev, &o, rows, ms_act_f32(p->hidden), &head, 0, NULL, NULL, &p->target));
   p->term[0] = (ms_term){.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 0.5, .t_scale = NAN};
   p->term[1] = (ms_term){.kind = MS_TERM_KD,
                          .on = MS_ON_ALL,
@@ -214,11 +214,11 @@ static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_
   p->call = (ms_head_call){.dev = dev,
                            .head = head,
                            .rows = rows,
-                           .hidden = p->hidden,
+                           .hidden = ms_act_f32(p->hidden),
                            .label = p->label,
                            .terms = 2,
                            .term = p->term,
-                           .d_hidden = p->d_hidden,
+                           .d_hidden = ms_act_f32(p->d_hidden),
                            .d_head = p->d_head,
                            .result = p->result};
 }
@@ -238,9 +238,11 @@ static void products(const ms_head_call *c, float *logits, int64_t size) {
   int64_t v = c->head.vocab, w = c->head.width;
   for (int64_t r = 0; r < c->rows; r += size) {
     int64_t n = c->rows - r < size ? c->rows - r : size;
-    must(ops->linear(NULL, logits, c->hidden + r * w, c->head.w, c->head.dtype, n, w, v, 0));
-    must(ops->linear_dx(NULL, c->d_hidden + r * w, logits, c->head.w, c->head.dtype, n, w, v, 0));
-    must(ops->linear_dw(NULL, c->d_head, logits, c->hidden + r * w, n, w, v, 1));
+    ms_act x = ms_act_at(c->hidden, r * w), dx = ms_act_at(c->d_hidden, r * w);
+    ms_act z = ms_act_f32(logits);
+    must(ops->linear(NULL, z, x, c->head.w, c->head.dtype, n, w, v, 0));
+    must(ops->linear_dx(NULL, dx, z, c->head.w, c->head.dtype, n, w, v, 0));
+    must(ops->linear_dw(NULL, c->d_head, z, x, n, w, v, 1));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/tensor/tensor.h"
 #include "kernels/cpu/cpu.h"
 #include "test.h"
 
@@ -80,12 +81,13 @@ typedef struct shape {
 
 /* y, dx or dw; a and b in the order of the operation's arguments. */
 static ms_status call(const shape *s, float *y, const void *a, const void *b) {
-  const ms_ops *ops = ms_cpu_ops();
+  const ms_ops *ops = ms_cpu_backend(&ms_device_host);
+  ms_act first = ms_act_f32(a), to = ms_act_f32(y);
   if (s->form == FORWARD)
-    return ops->linear(NULL, y, a, b, s->dtype, s->rows, s->in, s->out, s->add);
+    return ops->linear(NULL, to, first, b, s->dtype, s->rows, s->in, s->out, s->add);
   if (s->form == BACKWARD)
-    return ops->linear_dx(NULL, y, a, b, s->dtype, s->rows, s->in, s->out, s->add);
-  return ops->linear_dw(NULL, y, a, b, s->rows, s->in, s->out, s->add);
+    return ops->linear_dx(NULL, to, first, b, s->dtype, s->rows, s->in, s->out, s->add);
+  return ops->linear_dw(NULL, y, first, ms_act_f32(b), s->rows, s->in, s->out, s->add);
 }
 
 /* The sum for element (i, j) of the result. */

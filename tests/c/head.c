@@ -24,7 +24,7 @@ static void fill(void) {
 static ms_target *target(int kind, int64_t rows) {
   ms_target_options o = {kind, kind == MS_TARGET_TOPK ? 4 : 0, MS_ON_ALL, MS_BF16, 0, 1, 1};
   ms_target *t = NULL;
-  CHECK(ms_target_make(dev, &o, rows, hidden, &weights, 0, hold, &held, &t) == MS_OK);
+  CHECK(ms_target_make(dev, &o, rows, ms_act_f32(hidden), &weights, 0, hold, &held, &t) == MS_OK);
   CHECK(ms_target_rows(t) == rows);
   return t;
 }
@@ -43,7 +43,7 @@ static ms_head_call call_of(const ms_target *t, ms_term *term, ms_term_result *r
   return (ms_head_call){.dev = dev,
                         .head = weights,
                         .rows = rows,
-                        .hidden = hidden,
+                        .hidden = ms_act_f32(hidden),
                         .label = label,
                         .weight = {NULL, weight},
                         .terms = 2,
@@ -75,7 +75,7 @@ static void no_rows(void) {
       ms_head_call c = call_of(t, term, result, rows, label, none);
       for (int i = 0; i < ROWS * WIDTH; i++) d_hidden[i] = 7;
       for (int i = 0; i < VOCAB * WIDTH; i++) d_head[i] = 3;
-      c.d_hidden = d_hidden;
+      c.d_hidden = ms_act_f32(d_hidden);
       c.d_head = d_head;
       result[1].value = 5;
       CHECK(ms_head_learn(&c) == MS_OK);
@@ -96,7 +96,7 @@ static void workspace(void) {
   ms_target *t = target(MS_TARGET_HIDDEN, ROWS);
   ms_head_call c = call_of(t, term, first, ROWS, label, NULL);
   ms_head_space space = {NULL, NULL, 0};
-  c.d_hidden = d_hidden;
+  c.d_hidden = ms_act_f32(d_hidden);
   c.space = &space;
   for (int64_t budget = 2048; budget <= 1 << 20; budget *= 2) {
     c.budget = budget;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/tensor/tensor.h"
 #include "kernels/cpu/cpu.h"
 #include "test.h"
 
@@ -41,9 +42,10 @@ static int is_right(const shape *s, const float *y) {
 
 static ms_status multiply(const ms_ops *ops, const shape *s, void *y, const void *a,
                           const void *b) {
-  if (s->form == 0) return ops->linear(NULL, y, a, b, MS_F32, s->m, s->k, s->n, 0);
-  if (s->form == 1) return ops->linear_dx(NULL, y, a, b, MS_F32, s->m, s->n, s->k, 0);
-  return ops->linear_dw(NULL, y, a, b, s->k, s->n, s->m, 0);
+  ms_act first = ms_act_f32(a), to = ms_act_f32(y);
+  if (s->form == 0) return ops->linear(NULL, to, first, b, MS_F32, s->m, s->k, s->n, 0);
+  if (s->form == 1) return ops->linear_dx(NULL, to, first, b, MS_F32, s->m, s->n, s->k, 0);
+  return ops->linear_dw(NULL, y, first, ms_act_f32(b), s->k, s->n, s->m, 0);
 }
 
 /* True when the product of new operands is what it must be. */
@@ -53,7 +55,7 @@ static int holds(const shape *s) {
   if (!a || !b || !y) abort();
   fill(a, s->m * s->k, 1);
   fill(b, s->n * s->k, 2);
-  int good = multiply(ms_cpu_ops(), s, y, a, b) == MS_OK && is_right(s, y);
+  int good = multiply(ms_cpu_backend(&ms_device_host), s, y, a, b) == MS_OK && is_right(s, y);
   free(a), free(b), free(y);
   return good;
 }
@@ -88,8 +90,10 @@ static void nothing(void) {
   TEST("products without rows are nothing; sums without terms are 0");
   float y[6] = {1, 2, 3, 4, 5, 6}, x[6] = {0};
   for (int form = 0; form < 2; form++)
-    CHECK(multiply(ms_cpu_ops(), &(shape){form, 0, 3, 2}, y, x, x) == MS_OK && y[0] == 1);
-  CHECK(multiply(ms_cpu_ops(), &(shape){2, 2, 3, 0}, y, x, x) == MS_OK && y[0] == 0 && y[5] == 0);
+    CHECK(multiply(ms_cpu_backend(&ms_device_host), &(shape){form, 0, 3, 2}, y, x, x) == MS_OK &&
+          y[0] == 1);
+  CHECK(multiply(ms_cpu_backend(&ms_device_host), &(shape){2, 2, 3, 0}, y, x, x) == MS_OK &&
+        y[0] == 0 && y[5] == 0);
 }
 
 static void no_memory(void) {
@@ -106,9 +110,9 @@ static void no_memory(void) {
         shape s = {form, N, N, N};
         omp_set_num_threads(threads);
         ms_test_fail_alloc(nth);
-        CHECK(multiply(ms_cpu_ops(), &s, y, a, b) == MS_ENOMEM);
+        CHECK(multiply(ms_cpu_backend(&ms_device_host), &s, y, a, b) == MS_ENOMEM);
         ms_test_fail_alloc(0);
-        CHECK(multiply(ms_cpu_ops(), &s, y, a, b) == MS_OK && is_right(&s, y));
+        CHECK(multiply(ms_cpu_backend(&ms_device_host), &s, y, a, b) == MS_OK && is_right(&s, y));
       }
   CHECK(ms_test_live() == live);
   free(a), free(b), free(y);
