@@ -87,7 +87,7 @@ ms_status ms_device_open(const char *spec, ms_device **out) {
   MS_TRY(find_device(spec, &ops, &index, name));
   pthread_mutex_lock(&devices_lock);
   for (ms_device *dev = devices; dev && !*out; dev = dev->next)
-    if (dev->ops == ops && dev->index == index) {
+    if (!strcmp(dev->spec, name)) {
       ms_device_hold(dev);
       *out = dev;
     }
