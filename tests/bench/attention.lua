@@ -4,7 +4,7 @@
 --- brackets the best.
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local threads, seconds = tonumber(arg[1]) or 2, tonumber(arg[2]) or 1
 assert(C.ms_threads_set(threads) == 0)

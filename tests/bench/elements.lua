@@ -3,7 +3,7 @@
 --- Medians; one thread is timed by the processor's clock, which other processes do not move.
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local threads, rows = tonumber(arg[1]) or 2, tonumber(arg[2]) or 2048
 local cols, seconds = tonumber(arg[3]) or 1536, tonumber(arg[4]) or 0.3

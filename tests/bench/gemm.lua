@@ -7,7 +7,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 local pointer = require('moonstill.tensor.tensor').pointer
 
 local threads, seconds = tonumber(arg[1]) or 2, tonumber(arg[2]) or 1

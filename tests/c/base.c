@@ -10,7 +10,7 @@
 #include "core/base/json.h"
 #include "core/base/memory.h"
 #include "core/base/random.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static int all_zero(const unsigned char *p, size_t n) {
   for (size_t i = 0; i < n; i++)

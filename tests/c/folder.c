@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/memory.h"
 #include "core/io/folder.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static char root[] = "/tmp/moonstill-test.XXXXXX", path[64];
 

@@ -11,7 +11,7 @@
 
 #include "core/tensor/tensor.h"
 #include "kernels/cpu/cpu.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static uint64_t state;
 static uint32_t next(void) {

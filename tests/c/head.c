@@ -5,7 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/loss/head.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 enum { ROWS = 6, VOCAB = 40, WIDTH = 8 };
 

@@ -5,7 +5,7 @@
 
 #include "core/base/json.h"
 #include "core/model/model.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static ms_status parse(const char *text, ms_config *c) {
   json_t *json;

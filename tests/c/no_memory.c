@@ -8,7 +8,7 @@
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static long fail_in; /* 0: never */
 static int failed;

@@ -1,7 +1,7 @@
 /* optimizer.c - what only C sees of the optimiser: how often a step waits for the device. */
 
 #include "core/train/optimizer.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static const char config[] =
     "{\"model_type\": \"llama\", \"vocab_size\": 11, \"hidden_size\": 8, \"intermediate_size\": 12,"

@@ -9,7 +9,7 @@
 #include "core/base/memory.h"
 #include "core/tensor/tensor.h"
 #include "kernels/cpu/cpu.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 enum { FORMS = 3 };
 /* Small integers: sums of their products are exact in any order. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/model/decoder.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static const char config[] =
     "{\"model_type\": \"llama\", \"vocab_size\": 8, \"hidden_size\": 16, \"intermediate_size\": 8, "

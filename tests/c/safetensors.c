@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "core/io/safetensors.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 static const char path[] = "safetensors-test.tmp", link_path[] = "safetensors-test.link";
 static ms_device *dev;

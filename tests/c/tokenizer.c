@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "../../core/moonstill.h"
-#include "test.h"
+#include "tests/support/test.h"
 
 enum { THREADS = 4, ROUNDS = 300, ROOM = 4096 };
 

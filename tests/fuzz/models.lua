@@ -5,8 +5,8 @@
 ---     luajit tests/fuzz/models.lua SECONDS [SEED]
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local folders = require 'tests.folders'
-local tools = require 'tests.tools'
+local folders = require 'tests.support.folders'
+local tools = require 'tests.support.tools'
 
 local M = {}
 

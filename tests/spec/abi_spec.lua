@@ -1,7 +1,7 @@
 -- The compiler and LuaJIT's FFI read one header; do they see the same thing?
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local program = tools.program():gsub('[^/]*$', '') .. 'tests/abi'
 if not tools.exists(program) then

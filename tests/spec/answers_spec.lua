@@ -3,9 +3,9 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local models = require 'tests.models'
-local small = require 'tests.tokenizers'
-local tools = require 'tests.tools'
+local models = require 'tests.support.models'
+local small = require 'tests.support.tokenizers'
+local tools = require 'tests.support.tools'
 
 local refused = tools.refused
 

@@ -1,8 +1,8 @@
 -- Causal attention over packed segments, forward, backward and against caches.
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local kernels = require 'tests.kernels'
-local define = require 'tests.definitions'
+local tools = require 'tests.support.tools'
+local kernels = require 'tests.support.kernels'
+local define = require 'tests.support.definitions'
 local doubles, fails = kernels.doubles, kernels.fails
 
 local function shape(start, heads, kv_heads, dim, window, scale)

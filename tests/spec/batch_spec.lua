@@ -2,7 +2,7 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 
-local refused = require 'tests.tools'.refused
+local refused = require 'tests.support.tools'.refused
 
 local function ints(...) return ffi.new('int32_t[?]', select('#', ...), { ... }) end
 

@@ -1,5 +1,5 @@
 -- The script that gets packages, on machines that are made up: what answers it are stand-ins.
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local place = tools.folder()
 

@@ -2,10 +2,10 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local heads = require 'tests.heads'
-local models = require 'tests.models'
+local heads = require 'tests.support.heads'
+local models = require 'tests.support.models'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function model(changes, options)
   local o = { train = true }

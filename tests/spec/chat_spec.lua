@@ -1,7 +1,7 @@
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
-local small = require 'tests.tokenizers'
+local tools = require 'tests.support.tools'
+local small = require 'tests.support.tokenizers'
 
 local added = small.added
 
@@ -359,7 +359,8 @@ describe('chat: opening', function()
     ms.chat.open(one, { more, one }):free()
     refused('student and teacher: .*differ at id 300: "<x>" in .-, "<s>" in', ms.chat.open, one, { other })
     refused('is an empty folder: tokenizer.json is needed', ms.chat.open, tools.folder())
-    refused('a model without a folder has no tokenizer', ms.chat.open, ms.model.create(require 'tests.folders'.tiny()))
+    refused('a model without a folder has no tokenizer', ms.chat.open,
+      ms.model.create(require 'tests.support.folders'.tiny()))
     refused('a model or a folder expected, got number', ms.chat.open, 5)
   end)
 

@@ -4,8 +4,8 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local check = require 'moonstill.base.check'
 local json = require 'moonstill.base.json'
-local recipe = require 'tests.run_recipe'
-local tools = require 'tests.tools'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
 
 local device = ms.device.open 'cpu'
 local folder = tools.folder()

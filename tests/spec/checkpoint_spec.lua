@@ -5,7 +5,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local json = require 'moonstill.base.json'
 local sorted = require 'moonstill.base.sorted'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local config = json.read('tests/fixtures/adamw.json').config
 

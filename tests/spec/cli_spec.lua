@@ -1,6 +1,6 @@
 -- The executable's command line, as a shell sees it.
-local folders = require 'tests.folders'
-local tools = require 'tests.tools'
+local folders = require 'tests.support.folders'
+local tools = require 'tests.support.tools'
 
 local program = tools.program()
 if not tools.exists(program) then
@@ -187,9 +187,9 @@ describe('the command line', function()
   end)
   it('fails where a recipe leaves its run open, and says so', function()
     local text = [[local ms = require 'moonstill'
-      local student = ms.model.create(require 'tests.run_recipe'.config, 1, { train = true })
+      local student = ms.model.create(require 'tests.programs.run_recipe'.config, 1, { train = true })
       local run = ms.run.open({ output = arg[1], max_steps = 2, optim = { lr = 0.01 } },
-        { student = student, data = require 'tests.run_recipe'.data(5), quiet = true })
+        { student = student, data = require 'tests.programs.run_recipe'.data(5), quiet = true })
       for step in run:steps() do
         for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
         step:update()

@@ -1,6 +1,6 @@
 --- The command line by a schema: merging, types, suggestions, help.
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local folder = tools.folder()
 local here = tools.write(folder .. '/here', 'x')

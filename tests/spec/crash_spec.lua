@@ -1,5 +1,5 @@
 --- A few of the many runs of tests/crash: a run that is killed, or given an error, at a system call.
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 describe('tests/crash', function()
   local traced = tools.run 'strace -qq -o /dev/null true' == 0

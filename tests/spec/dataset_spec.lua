@@ -1,7 +1,7 @@
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
-local small = require 'tests.tokenizers'
+local tools = require 'tests.support.tools'
+local small = require 'tests.support.tokenizers'
 
 local refused = tools.refused
 

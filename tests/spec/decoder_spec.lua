@@ -1,9 +1,9 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local models = require 'tests.models'
-local read = require 'tests.reference.read'
-local tools = require 'tests.tools'
+local models = require 'tests.support.models'
+local read = require 'tests.support.reference'
+local tools = require 'tests.support.tools'
 
 local function open(name, options)
   local o = { train = true, dtype = 'f32' }

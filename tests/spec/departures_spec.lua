@@ -2,7 +2,7 @@
 local departures = require 'moonstill.run.departures'
 local json = require 'moonstill.base.json'
 local schedule = require 'moonstill.train.schedule'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 -- The lines for a run of 20 steps in 2 epochs, but for what `changes` says.
 local function lines(changes)

@@ -2,7 +2,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function fails(text, what, parse)
   local ok, why = pcall(parse or json.decode_yaml, text, 'the-file')

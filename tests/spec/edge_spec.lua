@@ -2,8 +2,8 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
-local models = require 'tests.models'
-local tools = require 'tests.tools'
+local models = require 'tests.support.models'
+local tools = require 'tests.support.tools'
 
 local config = models.config { num_hidden_layers = 1 }
 
@@ -23,8 +23,8 @@ describe('at the edge between Lua and C', function()
     -- what asks for gigabytes must not get them; a sanitizer needs the room for itself
     local bound = (os.getenv 'MS_PRELOAD' or '') == '' and 'ulimit -v 4000000; ' or ''
     local root = tools.run 'pwd' == 0 and select(2, tools.run 'pwd'):gsub('\n', '')
-    local status, out, err = tools.run(('%scd %s && MS_ROOT=%s LD_PRELOAD=${MS_PRELOAD:-} luajit %s/tests/edge.lua 2')
-      :format(bound, tools.folder(), root, root))
+    local program = '%scd %s && MS_ROOT=%s LD_PRELOAD=${MS_PRELOAD:-} luajit %s/tests/programs/edge.lua 2'
+    local status, out, err = tools.run(program:format(bound, tools.folder(), root, root))
     assert.equal(0, status, out:sub(-2000) .. err:sub(-2000))
     local calls, foreign = out:match '(%d+) calls, (%d+) foreign lines\n$'
     assert.equal('0', foreign, out:sub(-4000))

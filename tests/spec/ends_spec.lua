@@ -4,10 +4,10 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local ends = require 'moonstill.text.ends'
 local json = require 'moonstill.base.json'
-local folders = require 'tests.folders'
-local models = require 'tests.models'
-local small = require 'tests.tokenizers'
-local tools = require 'tests.tools'
+local folders = require 'tests.support.folders'
+local models = require 'tests.support.models'
+local small = require 'tests.support.tokenizers'
+local tools = require 'tests.support.tools'
 
 local added = small.added
 local VOCAB = 304

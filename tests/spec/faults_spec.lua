@@ -13,9 +13,9 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local heads = require 'tests.heads'
+local heads = require 'tests.support.heads'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local huge = math.huge
 

@@ -5,8 +5,8 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local json = require 'moonstill.base.json'
 local text = require 'moonstill.base.text'
-local recipe = require 'tests.run_recipe'
-local tools = require 'tests.tools'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
 
 local folder = tools.folder()
 
@@ -144,7 +144,7 @@ describe('a save', function()
       m:free()
     end
     local script = tools.write(folder .. '/save.lua', [[
-      local ms, recipe = require 'moonstill', require 'tests.run_recipe'
+      local ms, recipe = require 'moonstill', require 'tests.programs.run_recipe'
       while true do
         for seed = 1, 2 do ms.model.create(recipe.config, seed, { dtype = 'f32' }):save(arg[1]) end
       end]])

@@ -1,8 +1,8 @@
 -- The three matrix products of training, and the bias.
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local kernels = require 'tests.kernels'
-local define = require 'tests.definitions'
+local tools = require 'tests.support.tools'
+local kernels = require 'tests.support.kernels'
+local define = require 'tests.support.definitions'
 local doubles, fails = kernels.doubles, kernels.fails
 
 -- rows x in x out: degenerate, one row (decoding), odd, wide, and past every block size by one.

@@ -1,9 +1,9 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local models = require 'tests.models'
-local read = require 'tests.reference.read'
-local tools = require 'tests.tools'
+local models = require 'tests.support.models'
+local read = require 'tests.support.reference'
+local tools = require 'tests.support.tools'
 
 local MARGIN = 1e-3 -- between the two largest logits: below it, rounding may decide
 

@@ -1,8 +1,8 @@
 --- What grows out of a small text is bounded, and the error says what grew and the limit.
 local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local folders = require 'tests.folders'
+local tools = require 'tests.support.tools'
+local folders = require 'tests.support.folders'
 
 local function refused(want, f, ...)
   local ok, why = pcall(f, ...)
@@ -43,7 +43,7 @@ describe('growth: YAML', function()
 end)
 
 describe('growth: a tokenizer', function()
-  local small = require 'tests.tokenizers'
+  local small = require 'tests.support.tokenizers'
   local folder = tools.folder()
 
   local function open(change, unseen)

@@ -2,10 +2,10 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local folders = require 'tests.folders'
+local folders = require 'tests.support.folders'
 local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 -- A folder of files, by their paths in it; a text that is a link begins with "->".
 local function place(files, name)

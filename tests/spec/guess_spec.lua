@@ -1,9 +1,9 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local folders = require 'tests.folders'
+local folders = require 'tests.support.folders'
 local text = require 'moonstill.base.text'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local place = tools.folder()
 local out = ffi.new 'char *[1]'

@@ -4,8 +4,8 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local heads = require 'tests.heads'
-local tools = require 'tests.tools'
+local heads = require 'tests.support.heads'
+local tools = require 'tests.support.tools'
 
 local WIDTH = 3      -- of the hidden states
 local ROWS = 5

@@ -1,7 +1,7 @@
 --- JSON written, and files of JSON lines.
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function with_file(text, body)
   local path = os.tmpname()

@@ -2,9 +2,9 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local heads = require 'tests.heads'
+local heads = require 'tests.support.heads'
 
-local refused = require 'tests.tools'.refused
+local refused = require 'tests.support.tools'.refused
 
 local function target(options)
   options = options or {}
@@ -252,8 +252,8 @@ describe('target', function()
   end)
 
   it('of a teacher whose outputs are not finite are errors with its path and the place', function()
-    local models = require 'tests.models'
-    local tools = require 'tests.tools'
+    local models = require 'tests.support.models'
+    local tools = require 'tests.support.tools'
     local path = tools.folder() .. '/diverged'
     ms.model.create(models.config { vocab_size = 11 }, 1):save(path)
     local teacher = ms.model.open(path)

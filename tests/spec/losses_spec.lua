@@ -2,9 +2,9 @@
 --- nothing that was not measured.
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local models = require 'tests.models'
-local recipe = require 'tests.run_recipe'
-local tools = require 'tests.tools'
+local models = require 'tests.support.models'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
 
 local refused = tools.refused
 

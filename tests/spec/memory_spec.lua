@@ -2,9 +2,9 @@
 --- and writes: an error, nothing left behind, and afterwards the same result as if nothing had been.
 local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
-local models = require 'tests.models'
-local tools = require 'tests.tools'
-local tokenizers = require 'tests.tokenizers'
+local models = require 'tests.support.models'
+local tools = require 'tests.support.tools'
+local tokenizers = require 'tests.support.tokenizers'
 
 local config = models.config { vocab_size = 260, num_hidden_layers = 1, hidden_size = 8,
   intermediate_size = 16, num_attention_heads = 2, num_key_value_heads = 1 }

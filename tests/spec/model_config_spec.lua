@@ -2,9 +2,9 @@
 -- the accepted ones mean.
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local folders = require 'tests.folders'
+local folders = require 'tests.support.folders'
 local fuzz = require 'tests.fuzz.models'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local place = tools.folder()
 local absent = folders.absent

@@ -1,8 +1,8 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local models = require 'tests.models'
-local tools = require 'tests.tools'
+local models = require 'tests.support.models'
+local tools = require 'tests.support.tools'
 
 local VOCAB = 37
 

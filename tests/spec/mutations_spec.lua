@@ -1,5 +1,5 @@
 -- The list of mutations follows the sources: a text that a change has moved must move there too.
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function count(text, part)
   local n, at = 0, 1
@@ -10,8 +10,8 @@ local function count(text, part)
   end
 end
 
-describe('tests/mutations.lua', function()
-  local list, texts = dofile 'tests/mutations.lua', {}
+describe('tests/mutation/mutations.lua', function()
+  local list, texts = dofile 'tests/mutation/mutations.lua', {}
   it('names texts that are in their files exactly once', function()
     local wrong = {}
     for _, m in ipairs(list) do
@@ -30,7 +30,7 @@ describe('tests/mutations.lua', function()
     end
   end)
   it('is asked for by patterns that match something', function()
-    local status, _, err = tools.run 'luajit tests/mutate.lua . "no such mutation"'
+    local status, _, err = tools.run 'luajit tests/mutation/mutate.lua . "no such mutation"'
     assert.equal(2, status)
     assert.truthy(err:find('no mutation matches', 1, true), err)
   end)

@@ -3,8 +3,8 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local heads = require 'tests.heads'
-local tools = require 'tests.tools'
+local heads = require 'tests.support.heads'
+local tools = require 'tests.support.tools'
 
 local huge = math.huge
 

@@ -1,8 +1,8 @@
 -- Operations element by element: swiglu, add, the squared norm, AdamW.
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local kernels = require 'tests.kernels'
-local define = require 'tests.definitions'
+local tools = require 'tests.support.tools'
+local kernels = require 'tests.support.kernels'
+local define = require 'tests.support.definitions'
 local doubles, fails = kernels.doubles, kernels.fails
 
 local counts = { 1, 3, 16, 33, 1000 }

@@ -1,8 +1,8 @@
 -- Operations that need scratch report when there is none, and leave nothing behind.
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local kernels = require 'tests.kernels'
+local tools = require 'tests.support.tools'
+local kernels = require 'tests.support.kernels'
 
 kernels.on_devices('without memory', function(case)
   -- The n-th allocation fails, for n from 1 until the operation succeeds: at least `least` times.

@@ -1,9 +1,9 @@
 -- Operations on rows: rmsnorm, rope, embedding, gather and scatter.
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local kernels = require 'tests.kernels'
-local define = require 'tests.definitions'
+local tools = require 'tests.support.tools'
+local kernels = require 'tests.support.kernels'
+local define = require 'tests.support.definitions'
 local doubles, fails = kernels.doubles, kernels.fails
 
 local shapes = { { 1, 1 }, { 1, 16 }, { 3, 7 }, { 5, 33 }, { 65, 20 }, { 130, 67 }, { 2, 1024 } }

@@ -4,7 +4,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local fixture = json.read 'tests/fixtures/adamw.json'
 local names = { 'model.embed_tokens.weight', 'input_layernorm.weight', 'self_attn.q_proj.weight',

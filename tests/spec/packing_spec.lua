@@ -1,7 +1,7 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function show(plan)
   local steps = {}

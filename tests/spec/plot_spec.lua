@@ -1,6 +1,6 @@
 --- Curves as SVG and in the terminal.
 local plot = require 'moonstill.plot.plot'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function panel(more)
   local p = { title = 'a < b & "c"', x_label = 'step', y_label = 'loss', series = {

@@ -1,8 +1,8 @@
 -- What is known before a run's first step is said there, and nothing is made or changed by then.
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local recipe = require 'tests.run_recipe'
-local tools = require 'tests.tools'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
 
 local folder = tools.folder()
 local student = ms.model.create(recipe.config, 1, { train = true })
@@ -127,7 +127,7 @@ describe('a run refuses', function()
     try('{"prompt": "a b", "answer": "c d", "w": 0}\n{"prompt": "a b", "answer": "c d", "w": 1}\n'):close()
   end)
   it('a limit of its files\' size', function()
-    local how = 'ulimit -f 10; LUA_PATH=%s luajit tests/run_recipe.lua output=%s/limit max_steps=1'
+    local how = 'ulimit -f 10; LUA_PATH=%s luajit tests/programs/run_recipe.lua output=%s/limit max_steps=1'
     local status, _, err = tools.run(how:format(tools.quote(package.path), folder))
     assert.equal(1, status)
     -- 10 blocks of 512 bytes, or of 1024; 4560 parameters have two moments of 4 bytes

@@ -1,7 +1,7 @@
 -- The prompt on a terminal: a pseudo-terminal is opened, keys are written to it, and what comes back
 -- is waited for, never slept for.
 local ffi = require 'ffi'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local program = tools.program()
 if not tools.exists(program) then

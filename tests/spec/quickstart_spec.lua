@@ -1,6 +1,6 @@
 --- The quickstart recipe at its --smoke size, as a user runs it.
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local root = select(2, tools.run 'pwd'):gsub('\n', '')
 

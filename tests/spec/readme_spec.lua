@@ -1,5 +1,5 @@
 -- The README's tour and recipe are run as they stand, with a real model in place of their folder.
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local program, teacher = tools.program(), 'models/tinystories-656k'
 local folder, why = tools.shared(teacher .. '/config.json')

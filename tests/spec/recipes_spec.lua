@@ -1,7 +1,7 @@
 --- The recipes: each has a --smoke size that is run here as a user runs it.
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local recipes = { 'distill', 'sft' }
 local root = tools.run and select(2, tools.run 'pwd'):gsub('\n', '')

@@ -2,15 +2,15 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
-local recipe = require 'tests.run_recipe'
-local tools = require 'tests.tools'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
 
 -- Of processes: modules as here; idle threads do not spin, since the machine may be busy.
 local environment = 'OMP_WAIT_POLICY=passive LUA_PATH=' .. tools.quote(package.path)
 
--- Runs tests/run_recipe.lua.
+-- Runs tests/programs/run_recipe.lua.
 local function start(threads, ...)
-  local words = { ('%s OMP_NUM_THREADS=%d luajit tests/run_recipe.lua'):format(environment, threads) }
+  local words = { ('%s OMP_NUM_THREADS=%d luajit tests/programs/run_recipe.lua'):format(environment, threads) }
   for i = 1, select('#', ...) do words[i + 1] = tools.quote((select(i, ...))) end
   return tools.run(table.concat(words, ' '))
 end
@@ -110,7 +110,7 @@ describe('a run', function()
   it('survives kills at any moment', function()
     local out = folder .. '/random'
     for i = 1, 4 do
-      tools.run(('%s timeout -s KILL 0.%d luajit tests/run_recipe.lua output=%s slow=10 checkpoint.every=1')
+      tools.run(('%s timeout -s KILL 0.%d luajit tests/programs/run_recipe.lua output=%s slow=10 checkpoint.every=1')
         :format(environment, 1 + 2 * i % 7, out))
       -- what a kill inside a write leaves
       local left = ('%s/checkpoints/.moonstill-%032x'):format(out, i)
@@ -130,7 +130,7 @@ describe('a run', function()
     if not tools.exists(program) then pending('no ' .. program) return end
     for step, signal in pairs { [6] = 2, [8] = 1 } do -- Ctrl-C, a terminal that is closed
       local out = ('%s/interrupted%d'):format(folder, signal)
-      local status, _, err = tools.run(('%s %s tests/run_recipe.lua output=%s interrupt_at=%d signal=%d')
+      local status, _, err = tools.run(('%s %s tests/programs/run_recipe.lua output=%s interrupt_at=%d signal=%d')
         :format(environment, tools.quote(program), out, step, signal))
       assert.equal(128 + signal, status, err)
       assert.truthy(err:find(('interrupted after step %d of 20, which is saved'):format(step), 1, true), err)
@@ -262,7 +262,7 @@ describe('a run', function()
       package.loaded["moonstill.C"] = setmetatable({ ms_clock = function() return 7 end }, { __index = C })
       arg = { [0] = "still", "output=%s" }
       local ms = require "moonstill"
-      local recipe = require "tests.run_recipe"
+      local recipe = require "tests.programs.run_recipe"
       recipe.main(ms.config(recipe.schema))']]):format(environment, out))
     assert.equal(0, status, err)
     assert.truthy(err:find('step 20/20  loss', 1, true), err)
@@ -426,7 +426,7 @@ describe('a run', function()
 
   it('is alone in its folder', function()
     local out = folder .. '/alone'
-    tools.run(('%s luajit tests/run_recipe.lua output=%s wait_at=2 >/dev/null 2>&1 </dev/null & ')
+    tools.run(('%s luajit tests/programs/run_recipe.lua output=%s wait_at=2 >/dev/null 2>&1 </dev/null & ')
       :format(environment, out)) -- a pipe kept open would be waited for
     for _ = 1, 3000 do
       if tools.exists(out .. '/waiting') then break end
@@ -439,7 +439,7 @@ describe('a run', function()
   end)
 
   it('leaves the folder free when it cannot be opened', function()
-    local model = ms.model.create(require('tests.models').config(), 1, { train = true })
+    local model = ms.model.create(require('tests.support.models').config(), 1, { train = true })
     local cfg = { output = folder .. '/unopened', resume = true, optim = { lr = 1 } }
     local data = { steps = function() return { { { 1 } } } end }
     collectgarbage 'stop' -- which would free it, too, in time

@@ -1,8 +1,8 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local folders = require 'tests.folders'
+local folders = require 'tests.support.folders'
 local fuzz = require 'tests.fuzz.models'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local place = tools.folder() -- written again and again
 

@@ -1,6 +1,6 @@
 --- The keys of a table in one order, and that nothing else decides an order.
 local sorted = require 'moonstill.base.sorted'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 describe('the keys of a table', function()
   it('are numbers by value, then texts', function()

@@ -1,6 +1,6 @@
 local ffi = require 'ffi'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 for _, spec in ipairs(tools.devices) do
   local ok, device = pcall(ms.device.open, spec)

@@ -2,10 +2,10 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local losses = require 'tests.heads'
+local losses = require 'tests.support.heads'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
-local kernels = require 'tests.kernels'
+local tools = require 'tests.support.tools'
+local kernels = require 'tests.support.kernels'
 
 -- What `body` returns (a string) with 2, 3 and 4 threads must be what it is with 1.
 local function same(what, body)

@@ -2,8 +2,8 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
-local small = require 'tests.tokenizers'
+local tools = require 'tests.support.tools'
+local small = require 'tests.support.tokenizers'
 
 local function same(got, want, what)
   if #got == #want then

@@ -1,5 +1,5 @@
 local ffi = require 'ffi'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local function message(...)
   local ok, why = pcall(tools.close, ...)

@@ -1,7 +1,7 @@
 --- Which ids a teacher's top-k holds where logits are equal: those with the lower ids, in order.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local heads = require 'tests.heads'
+local heads = require 'tests.support.heads'
 
 local function ids_of(rows, k)
   local target = heads.target(rows, { kind = 'topk', k = k, on = 'all' })

@@ -4,7 +4,7 @@ local C = require 'moonstill.C'
 local bpe = require 'moonstill.text.bpe'
 local json = require 'moonstill.base.json'
 local toy = require 'moonstill.toy.toy'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 -- The numbers of a problem, worked out again from what its answer says.
 local function worked(text)

@@ -2,8 +2,8 @@
 local ms = require 'moonstill'
 local bpe = require 'moonstill.text.bpe'
 local json = require 'moonstill.base.json'
-local recipe = require 'tests.run_recipe'
-local tools = require 'tests.tools'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
 
 local refused = tools.refused
 

@@ -3,8 +3,8 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
 local sorted = require 'moonstill.base.sorted'
-local folders = require 'tests.folders'
-local tools = require 'tests.tools'
+local folders = require 'tests.support.folders'
+local tools = require 'tests.support.tools'
 
 local HEAD, EMBED, NORM = 'lm_head.weight', 'model.embed_tokens.weight', 'model.norm.weight'
 local absent = folders.absent
@@ -149,7 +149,7 @@ describe('weights', function()
   it('in a pipe are errors and not waited for', function()
     local at = folders.folder(folders.tiny(), nil, tools.folder())
     local script = tools.write(at .. '/open.lua',
-      "print(select(2, require 'tests.folders'.open(arg[1])))")
+      "print(select(2, require 'tests.support.folders'.open(arg[1])))")
     local function opened()
       local _, said = tools.run(("LUA_PATH='%s' timeout 60 luajit %s %s"):format(package.path, script, at))
       return said
@@ -567,7 +567,7 @@ describe('a saved model', function()
   it('is whole or not there when the disk is full', function()
     local path = root .. '/full'
     local script = tools.write(root .. '/full.lua', ([[
-      local folders = require 'tests.folders'
+      local folders = require 'tests.support.folders'
       local m = assert(folders.create(folders.tiny { vocab_size = 5000 }, 2))
       local ok, message = folders.save(m, %q)
       print(ok or message)

@@ -4,7 +4,7 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local M = {}
 

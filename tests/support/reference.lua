@@ -1,7 +1,7 @@
 --- Reads a model's reference (tests/fixtures/README.md): `local ref = read 'qwen3'`.
 local ffi = require 'ffi'
 
-local here = debug.getinfo(1, 'S').source:match '^@(.*)reference/read%.lua$'
+local here = debug.getinfo(1, 'S').source:match '^@(.*)support/reference%.lua$'
 
 local function bytes_of(path)
   local f = assert(io.open(path, 'rb'))

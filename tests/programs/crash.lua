@@ -2,7 +2,7 @@
 --- says how it is called.
 
 local json = require 'moonstill.base.json'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 -- What is disturbed, and the errors that such a call gives in the world.
 local CALLS = {
@@ -33,7 +33,7 @@ end
 
 -- The run, in a fresh process below `wrapper`; its status and what it said.
 local function run(steps, wrapper)
-  local status, _, err = tools.run(('%s luajit tests/run_recipe.lua output=%s max_steps=%d '
+  local status, _, err = tools.run(('%s luajit tests/programs/run_recipe.lua output=%s max_steps=%d '
     .. 'checkpoint.every=2'):format(wrapper or '', out, steps))
   return status, err
 end
@@ -138,7 +138,7 @@ local function parse()
     else
       local known
       for _, kind in ipairs(CALLS) do known = known or kind[1] == arg[i] end
-      if not known then fail("no call '%s' in the list of tests/crash.lua", arg[i]) end
+      if not known then fail("no call '%s' in the list of tests/programs/crash.lua", arg[i]) end
       names[arg[i]] = true
     end
     i = i + 1

@@ -4,7 +4,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local json = require 'moonstill.base.json'
 local text = require 'moonstill.base.text'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local M = {}
 

@@ -2,7 +2,7 @@
 local ffi = require 'ffi'
 local assert = require 'luassert'
 local ms = require 'moonstill'
-local tools = require 'tests.tools'
+local tools = require 'tests.support.tools'
 
 local M = {}
 

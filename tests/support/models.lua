@@ -146,7 +146,7 @@ end
 
 --- `n` token ids below `vocab`, as a list, the same for the same seed.
 function M.ids(n, seed, vocab)
-  local tools = require 'tests.tools'
+  local tools = require 'tests.support.tools'
   local v, list = tools.integers(n, seed, vocab), {}
   for i = 1, n do list[i] = v[i - 1] end
   return list

@@ -1,5 +1,5 @@
 --- Calls everything that is public with what it does not expect: tests/spec/edge_spec.lua runs it in a
---- process of its own, in an empty folder. `luajit tests/edge.lua ROUNDS`
+--- process of its own, in an empty folder. `luajit tests/programs/edge.lua ROUNDS`
 ---
 --- What there is is found, not listed: the functions of every module in lua/moonstill, and the methods
 --- of every type that one of them makes. Each is called with nothing, with wrong values in every place
@@ -19,8 +19,8 @@ end
 
 local ms = require 'moonstill'
 local C = require 'moonstill.C'
-local models = require 'tests.models'
-local small = require 'tests.tokenizers'
+local models = require 'tests.support.models'
+local small = require 'tests.support.tokenizers'
 local json = require 'moonstill.base.json'
 
 local root = assert(os.getenv 'MS_ROOT')

@@ -1,4 +1,4 @@
---- Applies the mutations of tests/mutations.lua to a copy of the tree, one at a time; tests/mutate
+--- Applies the mutations of tests/mutation/mutations.lua to a copy of the tree, one at a time; tests/mutate
 --- makes the copy and calls this.
 
 local tree = table.remove(arg, 1)
@@ -48,7 +48,7 @@ end
 --- list, and so is a name that comes twice.
 local function load_list()
   local list, seen = {}, {}
-  for _, m in ipairs(dofile(tree .. '/tests/mutations.lua')) do
+  for _, m in ipairs(dofile(tree .. '/tests/mutation/mutations.lua')) do
     if seen[m.name] then fail("'%s' is listed twice", m.name) end
     seen[m.name] = true
     local n = count(read(tree .. '/' .. m.file), m.old)
