@@ -39,6 +39,7 @@ typedef struct ms_decoder ms_decoder;
 typedef struct ms_batch ms_batch;
 typedef struct ms_model ms_model;
 typedef struct ms_target ms_target;
+typedef struct ms_group ms_group;
 typedef struct ms_generator ms_generator;
 typedef struct ms_optimizer ms_optimizer;
 
@@ -167,6 +168,17 @@ ms_status ms_tensor_copy(ms_tensor *y, const ms_tensor *x); /* same count; conve
 /* Like ms_tensor_read and _write, as double whatever the dtype; count = whole tensor. */
 ms_status ms_tensor_read_double(const ms_tensor *t, double *data, int64_t count);
 ms_status ms_tensor_write_double(ms_tensor *t, const double *data, int64_t count);
+
+/* ---- ranks: processes that work on one run, each making the same calls in the same order ---- */
+
+/* This process alone, rank 0 of 1. A group lives until its process ends. */
+ms_group *ms_group_self(void);
+int32_t ms_group_rank(const ms_group *group); /* from 0 */
+int32_t ms_group_size(const ms_group *group);
+/* Adds x[n] up over the ranks, in place: every rank gets the same bits. */
+ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
+/* Gives rank 0's bytes to all; every rank calls with as many. */
+ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes);
 
 /* ---- operations: one kernel each, on tensors of one device ---- */
 
@@ -396,9 +408,11 @@ typedef struct ms_term_result {
 } ms_term_result;
 
 /* Forward, fused head, backward: adds the gradient of sum_i weight_i * value_i / norm_i to the
- * model's gradients. result[terms]. A call that fails may have added a part: zero them then. */
+ * model's gradients. result[terms]. A call that fails may have added a part: zero them then.
+ * last: NULL but in a step's last call. There it is the group over which the gradients, which no later
+ * call may add to, are summed; the optimiser's step sums those that were not. */
 ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
-                         ms_term_result *result);
+                         ms_group *last, ms_term_result *result);
 /* The same values without gradients; keeps no activations. */
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,
                             const ms_term *term, ms_term_result *result);
@@ -432,11 +446,13 @@ void ms_generator_free(ms_generator *gen);
 
 /* ---- optimiser and checkpoints ---- */
 
-/* Decoupled AdamW; no decay on norms and biases. clip: global norm, 0 for none. */
+/* Decoupled AdamW; no decay on norms and biases. clip: global norm, 0 for none. group: the ranks over
+ * which gradients are summed, and which make every step and every checkpoint together. */
 typedef struct ms_adamw_options {
   double beta1, beta2, eps, weight_decay, clip;
 } ms_adamw_options;
-ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_optimizer **out);
+ms_status ms_optimizer_new(ms_model *model, ms_group *group, const ms_adamw_options *options,
+                           ms_optimizer **out);
 void ms_optimizer_free(ms_optimizer *opt);
 /* One update from the model's gradients, which are zeroed. *grad_norm is that before clipping. A
  * non-finite gradient, or one whose norm is above 1e19 after clipping (its square is not finite in
@@ -448,7 +464,8 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
 
 /* A checkpoint is a folder: a model folder as above, optimizer.safetensors (moments, masters) and
  * state.json (`state`, with the sizes and hashes of the other files, and its own). It appears as a
- * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. */
+ * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. Of
+ * the optimiser's group rank 0 writes, and no rank goes on before it is there. */
 ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
                               const char *state);
 /* The newest complete checkpoint below `path`: *found is its folder, or NULL. Damaged ones are passed

@@ -170,7 +170,7 @@ ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *toke
   MS_TRY_OR(fail, ms_alloc(sizeof *g, "generator", &p));
   g = p;
   g->model = model;
-  ms_model_hold(model, 1);
+  ms_model_retain(model);
   g->changes = ms_model_changes(model);
   g->options = *options;
   g->prompts = prompts;
@@ -234,6 +234,6 @@ void ms_generator_free(ms_generator *gen) {
   ms_free(gen->memory);
   ms_free(gen->logits);
   ms_free(gen->scratch);
-  ms_model_hold(gen->model, -1);
+  ms_model_release(gen->model);
   ms_free(gen);
 }

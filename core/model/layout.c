@@ -269,12 +269,14 @@ static void destroy(ms_model *m) {
   ms_free(m);
 }
 
-void ms_model_hold(ms_model *model, int by) {
-  if (atomic_fetch_add(&model->refs, by) + by == 0) destroy(model);
+void ms_model_retain(ms_model *model) { atomic_fetch_add(&model->refs, 1); }
+
+void ms_model_release(ms_model *model) {
+  if (atomic_fetch_sub(&model->refs, 1) == 1) destroy(model);
 }
 
 void ms_model_free(ms_model *model) {
-  if (model) ms_model_hold(model, -1);
+  if (model) ms_model_release(model);
 }
 
 /* ---- facts ---- */
@@ -304,12 +306,12 @@ const char *ms_model_parameter_name(const ms_model *model, int32_t i) {
   return i >= 0 && i < model->parameters ? model->parameter[i].name : NULL;
 }
 
-static void release(void *model) { ms_model_hold(model, -1); }
+static void release(void *model) { ms_model_release(model); }
 
 static ms_status view(ms_model *m, const ms_parameter *p, int dtype, void *data,
                       ms_changes *changes, ms_tensor **out) {
   MS_TRY(ms_tensor_wrap(m->dev, dtype, p->rank, p->shape, data, changes, release, m, out));
-  ms_model_hold(m, 1);
+  ms_model_retain(m);
   return MS_OK;
 }
 
@@ -343,6 +345,7 @@ ms_status ms_model_check_finite(const ms_model *m) {
 }
 
 ms_status ms_model_zero_gradients(ms_model *m) {
+  m->summed = 0;
   if (!m->gradient_arena) return MS_OK;
   return MS_OP(m->dev, zero, m->gradient_arena, m->gradient_bytes);
 }

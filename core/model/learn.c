@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../base/memory.h"
+#include "../group/group.h"
 #include "../loss/head.h"
 #include "batch.h"
 #include "decoder.h"
@@ -122,7 +123,12 @@ static ms_status check_target(const ms_model *teacher, const ms_batch *batch, co
   return MS_OK;
 }
 
-static void hold_model(void *owner, int by) { ms_model_hold(owner, by); }
+static void hold_model(void *owner, int by) {
+  if (by > 0)
+    ms_model_retain(owner);
+  else
+    ms_model_release(owner);
+}
 
 ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
                           const ms_target_options *options, ms_target **out) {
@@ -258,10 +264,22 @@ static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, cons
   return st;
 }
 
+ms_status ms_model_sum_gradients(ms_model *m, ms_group *group) {
+  if (m->summed || !m->gradient_arena) return MS_OK;
+  MS_TRY(group->ops->sum(group, m->dev->stream, m->gradient_arena,
+                         (int64_t)(m->gradient_bytes / sizeof(float))));
+  m->summed = 1;
+  return MS_OK;
+}
+
 ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
-                         ms_term_result *result) {
+                         ms_group *last, ms_term_result *result) {
   MS_REQUIRE(model->train, "learn: the model was opened without train");
-  return run(model, batch, terms, term, 1, result);
+  MS_REQUIRE(!model->summed,
+             "learn: the step's last batch was learnt: its gradients are those of all ranks, and "
+             "nothing may be added before the optimizer's step, or zero_gradients");
+  MS_TRY(run(model, batch, terms, term, 1, result));
+  return last ? ms_model_sum_gradients(model, last) : MS_OK;
 }
 
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,

@@ -70,6 +70,7 @@ struct ms_model {
   size_t weight_bytes;
   float *gradient_arena; /* NULL when not training; parameters in order, frozen ones left out */
   size_t gradient_bytes;
+  int summed; /* whether the gradients are those of all ranks: nothing may be added to them */
   ms_changes changes, head_changes; /* of all weights but the head's matrix; of that */
   struct ms_activations *act; /* decoder.c's: activations and scratch, sized by the largest batch */
 };
@@ -78,7 +79,8 @@ struct ms_model {
  * config on success. */
 ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_options *options,
                          ms_model **out);
-void ms_model_hold(ms_model *model, int by); /* by +1 or -1; the last one frees */
+void ms_model_retain(ms_model *model);
+void ms_model_release(ms_model *model); /* the last one frees */
 void ms_model_head(const ms_model *model, ms_head_weights *head);
 /* Before parameter p is written. */
 void ms_model_change(ms_model *model, const ms_parameter *p);
@@ -93,6 +95,10 @@ ms_status ms_model_write(const ms_model *model, const struct ms_folder *folder, 
 
 /* ends.c: generation_config.json, from that of the folder `from` (NULL: none) and the model's ends. */
 ms_status ms_ends_write(const ms_model *model, const struct ms_folder *folder, const char *from);
+
+/* learn.c: sums the gradients over the ranks of a group, unless that was done since they were
+ * zeroed. */
+ms_status ms_model_sum_gradients(ms_model *model, ms_group *group);
 
 /* config.c: `name` is what errors call it; `json` is copied. */
 ms_status ms_config_read(const char *name, const json_t *json, ms_config *out);

@@ -331,15 +331,26 @@ static ms_status fill(const ms_folder *folder, const ms_model *model, const ms_o
   return st == MS_OK ? write_state(folder, state) : st;
 }
 
-ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
+static ms_status write_folder(const char *path, const ms_model *model, const ms_optimizer *opt,
                               const char *state) {
   ms_folder folder;
-  MS_REQUIRE(path && model && opt && state, "checkpoint: path, model, optimizer or state missing");
-  MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   MS_TRY(ms_folder_begin(path, &folder));
   ms_status st = fill(&folder, model, opt, state);
   if (st == MS_OK) return ms_folder_commit(&folder, check_ours);
   ms_folder_abort(&folder);
+  return st;
+}
+
+/* Rank 0 writes; the others wait for what becomes of it. */
+ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
+                              const char *state) {
+  MS_REQUIRE(path && model && opt && state, "checkpoint: path, model, optimizer or state missing");
+  MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
+  ms_group *group = opt->group;
+  ms_status st = group->rank == 0 ? write_folder(path, model, opt, state) : MS_OK, first = st;
+  MS_TRY(group->ops->broadcast(group, &first, sizeof first));
+  if (group->rank && first != MS_OK)
+    return MS_FAIL(MS_EGROUP, "%s: rank 0 could not write it: its message says why", path);
   return st;
 }
 

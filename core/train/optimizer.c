@@ -1,8 +1,8 @@
 /* optimizer.c - AdamW over a model's parameters, in the order of the model's list.
  *
- * The gradient is complete only once the group has summed it, and whether it is finite is known
- * only once its norm is: so the norm comes first and decides, and a step either happens for all
- * parameters on all ranks or for none. */
+ * The gradient is complete once it is summed over the group, and whether it is finite is known once
+ * its norm is: so the norm comes first and decides, and a step happens for all parameters on all
+ * ranks, or for none. */
 #include "optimizer.h"
 
 #include <math.h>
@@ -44,12 +44,13 @@ static ms_status copy_masters(ms_optimizer *opt) {
   return MS_OK;
 }
 
-ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_optimizer **out) {
+ms_status ms_optimizer_new(ms_model *model, ms_group *group, const ms_adamw_options *options,
+                           ms_optimizer **out) {
   ms_status st = MS_OK;
   void *p;
 
   *out = NULL;
-  MS_REQUIRE(model, "optimizer: no model");
+  MS_REQUIRE(model && group, "optimizer: no model or no group");
   MS_REQUIRE(model->train, "optimizer: the model was not opened to train");
   MS_REQUIRE(model->gradient_arena, "optimizer: all parameters of the model are frozen");
   MS_TRY(check_options(options));
@@ -57,9 +58,9 @@ ms_status ms_optimizer_new(ms_model *model, const ms_adamw_options *options, ms_
   ms_optimizer *opt = p;
   opt->refs = 1;
   opt->options = *options;
-  opt->group = ms_group_self();
+  opt->group = group;
   opt->model = model;
-  ms_model_hold(model, 1);
+  ms_model_retain(model);
   opt->count = model->gradient_bytes / sizeof(float);
   MS_TRY_OR(fail, new_arena(opt, &opt->first));
   MS_TRY_OR(fail, new_arena(opt, &opt->second));
@@ -82,8 +83,7 @@ void ms_optimizer_free(ms_optimizer *opt) {
   ms_device_free(dev, opt->second, bytes);
   ms_device_free(dev, opt->master, bytes);
   ms_device_free(dev, opt->squares, sizeof *opt->squares);
-  opt->group->ops->free(opt->group);
-  ms_model_hold(opt->model, -1);
+  ms_model_release(opt->model);
   ms_free(opt);
 }
 
@@ -129,8 +129,7 @@ ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int
   ms_model *m = opt->model;
   double norm, clip = opt->options.clip;
   MS_REQUIRE(lr >= 0 && isfinite(lr), "optimizer: learning rate %g", lr);
-  MS_TRY(opt->group->ops->all_reduce(opt->group, m->dev->stream, m->gradient_arena,
-                                     (int64_t)opt->count, MS_GROUP_SUM));
+  MS_TRY(ms_model_sum_gradients(m, opt->group));
   MS_TRY(gradient_norm(opt, &norm));
   double scale = clip > 0 && norm > clip ? clip / norm : 1;
   int fits = norm * scale <= MAX_NORM; /* false for NaN, too */

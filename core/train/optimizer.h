@@ -8,8 +8,8 @@
 #include "../model/model.h"
 
 struct ms_optimizer {
-  ms_model *model; /* held */
-  ms_group *group;
+  ms_model *model; /* retained */
+  ms_group *group; /* over which gradients are summed; it makes steps and checkpoints together */
   ms_adamw_options options;
   int64_t steps;         /* updates made */
   size_t count;          /* elements of an arena */

@@ -1,5 +1,10 @@
-/* optimizer.c - what only C sees of the optimiser: how often a step waits for the device. */
+/* optimizer.c - what only C sees of the optimiser: how often a step waits for the device, and what
+ * it asks of its group. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "core/group/group.h"
 #include "core/train/optimizer.h"
 #include "tests/support/test.h"
 
@@ -8,9 +13,26 @@ static const char config[] =
     " \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1,"
     " \"max_position_embeddings\": 16, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5,"
     " \"hidden_act\": \"silu\"}";
+static const ms_adamw_options options = {
+    .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1, .clip = 1};
 
 static ms_device *dev;
-static ms_ops counting; /* the device's own operations, but that these are counted */
+
+static ms_model *new_model(int dtype) {
+  ms_model_options how = {.dtype = dtype, .train = 1};
+  ms_model *m = NULL;
+  CHECK(ms_model_create(dev, config, 1, &how, &m) == MS_OK);
+  return m;
+}
+
+static ms_optimizer *new_optimizer(ms_model *m, ms_group *group) {
+  ms_optimizer *opt = NULL;
+  CHECK(ms_optimizer_new(m, group, &options, &opt) == MS_OK);
+  return opt;
+}
+
+/* ---- the device's own operations, but that waiting is counted ---- */
+
 static const ms_ops *own;
 static int reads;
 
@@ -19,42 +41,136 @@ static ms_status count_read(ms_stream *s, void *host, const void *device, size_t
   return own->read(s, host, device, bytes);
 }
 
-static ms_model *new_model(int dtype) {
-  ms_model_options how = {.dtype = dtype, .train = 1};
-  ms_model *m;
-  CHECK(ms_model_create(dev, config, 1, &how, &m) == MS_OK);
-  return m;
+static void waits_once(int dtype) {
+  ms_ops counting = *(own = dev->ops);
+  ms_model *m = new_model(dtype);
+  ms_optimizer *opt = new_optimizer(m, ms_group_self());
+  double norm;
+  int32_t skipped;
+  for (size_t i = 0; i < m->gradient_bytes / 4; i++) m->gradient_arena[i] = 1;
+  counting.read = count_read;
+  dev->ops = &counting;
+  reads = 0;
+  CHECK(ms_optimizer_step(opt, 0.1, &norm, &skipped) == MS_OK && norm > 1 && !skipped);
+  CHECK(reads == 1);
+  dev->ops = own;
+  ms_optimizer_free(opt);
+  ms_model_free(m);
 }
 
-static void fill_gradients(ms_model *m) {
+/* ---- a group of two, whose other rank has what this one has, and as rank 0 a `first` ---- */
+
+static int sums;
+static int32_t first;
+
+static ms_status twice(ms_group *g, ms_stream *s, float *x, int64_t n) {
+  sums++;
+  for (int64_t i = 0; i < n; i++) x[i] *= 2;
+  return MS_OK;
+}
+
+static ms_status twice_host(ms_group *g, double *x, int64_t n) {
+  for (int64_t i = 0; i < n; i++) x[i] *= 2;
+  return MS_OK;
+}
+
+static ms_status give_first(ms_group *g, void *x, int64_t bytes) {
+  CHECK(bytes == sizeof first);
+  if (g->rank) memcpy(x, &first, sizeof first);
+  return MS_OK;
+}
+
+static const ms_group_ops two = {
+    .name = "two", .sum = twice, .sum_host = twice_host, .broadcast = give_first};
+static ms_group pair = {.ops = &two, .rank = 1, .size = 2};
+
+static void learn(ms_model *m, ms_group *last, ms_status want) {
+  static const int32_t token[] = {1, 2, 3, 4}, start[] = {0, 4};
+  ms_term term = {.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 1, .norm = 6};
+  ms_term_result result;
+  ms_batch *batch;
+  CHECK(ms_batch_new(4, token, 1, start, NULL, NULL, &batch) == MS_OK);
+  CHECK(ms_model_learn(m, batch, 1, &term, last, &result) == want);
+  ms_batch_free(batch);
+}
+
+/* The gradient of m is `factor` times that of `plain`, bit for bit. */
+static int is_times(const ms_model *m, const ms_model *plain, float factor) {
   for (size_t i = 0; i < m->gradient_bytes / 4; i++)
-    m->gradient_arena[i] = (float)((int)(i * 7 % 23) - 11) / 64;
+    if (m->gradient_arena[i] != factor * plain->gradient_arena[i]) return 0;
+  return 1;
+}
+
+static void sums_once(int by_learn) {
+  ms_model *m = new_model(MS_F32), *plain = new_model(MS_F32);
+  ms_optimizer *opt = new_optimizer(m, &pair), *alone = new_optimizer(plain, ms_group_self());
+  double norm, half;
+  int32_t skipped;
+  for (int step = 0; step < 2; step++) {
+    sums = 0;
+    learn(m, NULL, MS_OK);
+    CHECK(!sums);
+    learn(m, by_learn ? &pair : NULL, MS_OK);
+    learn(plain, NULL, MS_OK);
+    learn(plain, NULL, MS_OK);
+    CHECK(sums == by_learn && is_times(m, plain, by_learn ? 2 : 1));
+    if (by_learn) learn(m, NULL, MS_EINVAL); /* would not be summed */
+    CHECK(ms_optimizer_step(opt, 0, &norm, &skipped) == MS_OK);
+    CHECK(ms_optimizer_step(alone, 0, &half, &skipped) == MS_OK);
+    CHECK(sums == 1 && norm == 2 * half && norm > 0);
+  }
+  ms_optimizer_free(opt);
+  ms_optimizer_free(alone);
+  ms_model_free(m);
+  ms_model_free(plain);
+}
+
+static void write_checkpoint(int32_t rank, int32_t others, ms_status want) {
+  ms_model *m = new_model(MS_F32);
+  ms_optimizer *opt = new_optimizer(m, &pair);
+  char path[] = "/tmp/moonstill-test.XXXXXX", folder[64];
+  CHECK(mkdtemp(path) != NULL);
+  snprintf(folder, sizeof folder, "%s/step-1", path);
+  pair.rank = rank;
+  first = others;
+  CHECK(ms_checkpoint_write(folder, m, opt, "{}") == want);
+  CHECK(!access(folder, F_OK) == !rank);
+  CHECK(ms_dir_remove(path) == MS_OK);
+  pair.rank = 1;
+  ms_optimizer_free(opt);
+  ms_model_free(m);
 }
 
 int main(void) {
-  static const ms_adamw_options options = {
-      .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1, .clip = 1};
-  ms_optimizer *opt;
-  double norm;
-  int32_t skipped;
+  int64_t live = ms_test_live();
   if (ms_device_open("cpu", &dev) != MS_OK) return 1;
-  own = dev->ops;
-  counting = *own;
-  counting.read = count_read;
 
   TEST("a step waits for the device once, for the norm");
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    ms_model *m = new_model(dtype);
-    CHECK(ms_optimizer_new(m, &options, &opt) == MS_OK);
-    fill_gradients(m);
-    dev->ops = &counting;
-    reads = 0;
-    CHECK(ms_optimizer_step(opt, 0.1, &norm, &skipped) == MS_OK && norm > 1 && !skipped);
-    CHECK(reads == 1);
-    dev->ops = own;
-    ms_optimizer_free(opt);
-    ms_model_free(m);
-  }
+  waits_once(MS_F32);
+  waits_once(MS_BF16);
+
+  TEST("gradients are summed once a step: at its last batch, or else by the optimiser");
+  sums_once(1);
+  sums_once(0);
+
+  TEST("rank 0 writes checkpoints, and all ranks know what became of it");
+  write_checkpoint(0, MS_OK, MS_OK);
+  write_checkpoint(1, MS_OK, MS_OK);
+  write_checkpoint(1, MS_EIO, MS_EGROUP);
+
+  TEST("sums and what rank 0 has, as Lua asks for them");
+  double x[] = {1, 2};
+  int32_t y = 7;
+  first = 9;
+  CHECK(ms_group_sum(&pair, x, 2) == MS_OK && x[0] == 2 && x[1] == 4);
+  CHECK(ms_group_broadcast(&pair, &y, sizeof y) == MS_OK && y == 9);
+  CHECK(ms_group_sum(ms_group_self(), x, 2) == MS_OK && x[0] == 2 && x[1] == 4);
+  CHECK(ms_group_broadcast(ms_group_self(), &y, sizeof y) == MS_OK && y == 9);
+  CHECK(ms_group_rank(&pair) == 1 && ms_group_size(&pair) == 2);
+  CHECK(ms_group_rank(ms_group_self()) == 0 && ms_group_size(ms_group_self()) == 1);
+
   ms_device_close(dev);
+  TEST("nothing stays behind");
+  CHECK(ms_test_live() == live);
   return test_end();
 }

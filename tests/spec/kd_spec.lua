@@ -173,7 +173,7 @@ describe('kd', function()
     -- in a step: the step's norms, and it hears what the terms give
     local ledger, heard = require 'moonstill.loss.ledger', 0
     ledger.bind(b, { norm = function(_, on) return on == 'all' and 7 or 3 end,
-      record = function() heard = heard + 1 end })
+      record = function() heard = heard + 1 end, learnt = function() heard = heard + 1 end })
     list[1].weight = 0.125
     ms.kd.run(call, nil, b, list, 1)
     assert.equal(3, seen[2].norm)

@@ -68,7 +68,8 @@ describe('a term whose weight changes within a step', function()
       local how = { target = 'hidden', temperature = 2 }
       local factor = { 2, 0.25 }
       local parts = { own(ms.batch { a }), own(ms.batch { b }) }
-      local step = { norm = function() return parts[1]:weight() + parts[2]:weight() end, record = function() end }
+      local step = { norm = function() return parts[1]:weight() + parts[2]:weight() end, record = function() end,
+        learnt = function() end }
       for i, part in ipairs(parts) do
         require 'moonstill.loss.ledger'.bind(part, step)
         model:learn(part, { ms.ce(factor[i]), ms.kd(own(t:targets(part, how)), 3 * factor[i], how) })

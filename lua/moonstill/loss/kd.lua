@@ -246,8 +246,13 @@ function M.run(call, model, b, terms, level)
   local n = pack(terms, step, level + 1)
   local list, memory = results.list(terms)
   -- before the call: terms that do not belong to this step must not add to its gradients
-  if step and call == C.ms_model_learn then step:record(terms, list, level + 1) end
-  check(call(model, c_batch, n, c_terms, memory), level + 1)
+  if call == C.ms_model_learn then
+    local last = step and step:record(b, terms, list, level + 1) or nil
+    check(call(model, c_batch, n, c_terms, last, memory), level + 1)
+    if step then step:learnt(b) end
+  else
+    check(call(model, c_batch, n, c_terms, memory), level + 1)
+  end
   return list
 end
 

@@ -53,7 +53,7 @@ function M.new(model, options)
     end
     o[key] = value
   end
-  check(C.ms_optimizer_new(p, o, out))
+  check(C.ms_optimizer_new(p, C.ms_group_self(), o, out))
   return handle(out[0])
 end
 

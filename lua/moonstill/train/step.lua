@@ -18,6 +18,7 @@ local class = { __index = methods }
 --- @return ms_step
 function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
+    unlearnt = {}, left = 0,
     tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(), loss = 0, grad_norm = 0,
     skipped = false, began = 0 }, class)
 end
@@ -26,9 +27,19 @@ end
 --- @param on '"response"'|'"all"'
 function methods:norm(on) return self.norms[on] end
 
---- For `model:learn`: adds up what each term gives, which is read at `update`.
-function methods:record(terms, results, level)
+--- For `model:learn`, before it learns a batch: adds up what each term gives, which is read at
+--- `update`. For the last batch that is left it gives the group over which gradients are summed.
+--- @return ffi.cdata*? `ms_group *`
+function methods:record(batch, terms, results, level)
   self.tally:add(terms, results, self.norms, level + 1)
+  return self.unlearnt[batch] and self.left == 1 and C.ms_group_self() or nil
+end
+
+--- For `model:learn`, after it has learnt a batch.
+function methods:learnt(batch)
+  if not self.unlearnt[batch] then return end
+  self.unlearnt[batch] = nil
+  self.left = self.left - 1
 end
 
 local function next_batch(self)
@@ -47,8 +58,10 @@ function M.drop_batches(self)
   for i = #self.batches, 1, -1 do
     ledger.bind(self.batches[i], nil)
     self.batches[i]:free()
+    self.unlearnt[self.batches[i]] = nil
     self.batches[i] = nil
   end
+  self.left = 0
 end
 
 --- Makes a batch one of the step's, which frees it.
@@ -56,6 +69,8 @@ end
 function M.take(self, batch)
   ledger.bind(batch, self)
   self.batches[#self.batches + 1] = batch
+  self.unlearnt[batch] = true
+  self.left = self.left + 1
   self.norms.response = self.norms.response + batch:weight 'response'
   self.norms.all = self.norms.all + batch:weight 'all'
   self.tokens = self.tokens + batch:tokens()
