@@ -312,7 +312,7 @@ describe('rows', function()
     ffi.fill(result, ffi.sizeof(result), 0xff)
     local t = models.terms { {} }
     for _, what in ipairs { 'learn', 'evaluate' } do
-      assert.equal(0, C['ms_model_' .. what](model.p, none.p, 1, t, result))
+      assert.equal(0, models.call(what, model, none, 1, t, result))
       assert.equal(('\0'):rep(ffi.sizeof(result)), ffi.string(result, ffi.sizeof(result)))
     end
     models.assert_same_gradients(models.gradients(model), before)

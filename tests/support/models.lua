@@ -29,12 +29,18 @@ function M.terms(list)
   return t, #list
 end
 
+--- `learn` of the core, or `evaluate`, which takes no group.
+function M.call(what, model, batch, n, t, result)
+  if what == 'evaluate' then return C.ms_model_evaluate(model.p, batch.p, n, t, result) end
+  return C.ms_model_learn(model.p, batch.p, n, t, nil, result)
+end
+
 --- Runs `learn` (or `evaluate`) with such a list; returns the values of the terms over their own
 --- weights, and the result structs.
 function M.run(what, model, batch, list)
   local t, n = M.terms(list)
   local result = ffi.new('ms_term_result[?]', n)
-  check(C['ms_model_' .. what](model.p, batch.p, n, t, result))
+  check(M.call(what, model, batch, n, t, result))
   local values = {}
   for i = 1, n do values[i] = result[i - 1].value / math.max(result[i - 1].weight, 1e-300) end
   return values, result
