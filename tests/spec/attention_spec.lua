@@ -3,7 +3,7 @@ local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 local kernels = require 'tests.support.kernels'
 local define = require 'tests.support.definitions'
-local doubles, fails = kernels.doubles, kernels.fails
+local doubles, fails = kernels.doubles, tools.fails
 
 local function shape(start, heads, kv_heads, dim, window, scale)
   return { tokens = start[#start], start = start, heads = heads, kv_heads = kv_heads, dim = dim,

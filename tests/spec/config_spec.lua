@@ -21,12 +21,7 @@ local function yaml(text) return tools.write(folder .. '/config.yaml', text) end
 
 local function read(...) return ms.config(schema(), { args = { ... } }) end
 
-local function fails(what, ...)
-  local ok, why = pcall(read, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(why):find(what, 1, true), tostring(why))
-  assert.equal(2, why.exit)
-end
+local function fails(what, ...) assert.equal(2, tools.fails(what, read, ...).exit) end
 
 describe('ms.config', function()
   it('has the defaults and the keys of every schema', function()

@@ -5,10 +5,7 @@ local json = require 'moonstill.base.json'
 local tools = require 'tests.support.tools'
 
 local function fails(text, what, parse)
-  local ok, why = pcall(parse or json.decode_yaml, text, 'the-file')
-  assert.is_false(ok, 'accepted: ' .. text:sub(1, 60))
-  assert.truthy(tostring(why):find(what, 1, true), why)
-  assert.truthy(tostring(why):find('the-file', 1, true), why)
+  tools.fails({ what, 'the-file' }, parse or json.decode_yaml, text, 'the-file')
 end
 
 describe('YAML', function()

@@ -7,11 +7,7 @@ local tools = require 'tests.support.tools'
 
 local config = models.config { num_hidden_layers = 1 }
 
-local function refused(want, f, ...)
-  local ok, why = pcall(f, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(why):find(want), why)
-end
+local refused = tools.refused
 
 local function collect()
   collectgarbage()

@@ -3,7 +3,7 @@ local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 local kernels = require 'tests.support.kernels'
 local define = require 'tests.support.definitions'
-local doubles, fails = kernels.doubles, kernels.fails
+local doubles, fails = kernels.doubles, tools.fails
 
 -- rows x in x out: degenerate, one row (decoding), odd, wide, and past every block size by one.
 local shapes = { { 1, 1, 1 }, { 1, 7, 3 }, { 1, 64, 256 }, { 2, 33, 17 }, { 5, 64, 31 },

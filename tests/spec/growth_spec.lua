@@ -4,11 +4,7 @@ local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 local folders = require 'tests.support.folders'
 
-local function refused(want, f, ...)
-  local ok, why = pcall(f, ...)
-  assert.is_false(ok)
-  assert.truthy(tostring(why):find(want), why)
-end
+local refused = tools.refused
 
 describe('growth: JSON', function()
   it('may take memory in relation to its bytes', function()

@@ -25,14 +25,9 @@ end
 
 -- Expects an error about `path` that has all of `words`; HERE in them is the path.
 local function says(path, call, ...)
-  local ok, message = pcall(call, path)
-  assert.is_false(ok)
-  message = tostring(message)
-  assert(message:find(path, 1, true), message)
-  for _, word in ipairs { ... } do
-    word = word:gsub('HERE', function() return path end)
-    assert(message:find(word, 1, true), ('"%s" lacks "%s"'):format(message, word))
-  end
+  local words = { path }
+  for i, word in ipairs { ... } do words[i + 1] = word:gsub('HERE', function() return path end) end
+  tools.fails(words, call, path)
 end
 
 local CONFIG = json.encode(folders.tiny())

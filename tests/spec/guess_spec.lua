@@ -100,14 +100,7 @@ describe('a file that is another than it should be', function()
 end)
 
 -- Expects that opening the folder fails with a message that has all of `words`.
-local function refuses(path, ...)
-  local model, message, status = folders.open(path)
-  assert.is_nil(model)
-  assert.are.equal(C.MS_EIO, status)
-  for _, word in ipairs { ... } do
-    assert(message:find(word, 1, true), ('"%s" lacks "%s"'):format(message, word))
-  end
-end
+local function refuses(path, ...) folders.refused({ ... }, C.MS_EIO, folders.open(path)) end
 
 describe('what a reader met in the place of a model\'s file', function()
   it('stands in the error: weights', function()

@@ -21,12 +21,7 @@ end
 
 -- `status` nil: malformed; 'unsupported': understood, but not built.
 local function refuses(changes, status, ...)
-  local m, message, got = open(changes)
-  assert.is_nil(m)
-  assert.are.equal(status == 'unsupported' and C.MS_EUNSUPPORTED or C.MS_EIO, got)
-  for _, word in ipairs { 'config.json', ... } do
-    assert(message:find(word, 1, true), ('"%s" lacks "%s"'):format(message, word))
-  end
+  folders.refused({ 'config.json', ... }, status == 'unsupported' and C.MS_EUNSUPPORTED or C.MS_EIO, open(changes))
 end
 
 describe('config.json', function()

@@ -3,7 +3,7 @@ local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 local kernels = require 'tests.support.kernels'
 local define = require 'tests.support.definitions'
-local doubles, fails = kernels.doubles, kernels.fails
+local doubles, fails = kernels.doubles, tools.fails
 
 local counts = { 1, 3, 16, 33, 1000 }
 

@@ -4,7 +4,7 @@ local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 local kernels = require 'tests.support.kernels'
 local define = require 'tests.support.definitions'
-local doubles, fails = kernels.doubles, kernels.fails
+local doubles, fails = kernels.doubles, tools.fails
 
 local shapes = { { 1, 1 }, { 1, 16 }, { 3, 7 }, { 5, 33 }, { 65, 20 }, { 130, 67 }, { 2, 1024 } }
 

@@ -25,7 +25,7 @@ end
 local function stops(part, ...)
   local status, _, why = start(1, ...)
   assert.equal(1, status, why)
-  assert.truthy(why:find(part, 1, true), why)
+  tools.says(part, why)
   return why
 end
 
@@ -444,9 +444,7 @@ describe('a run', function()
     local data = { steps = function() return { { { 1 } } } end }
     collectgarbage 'stop' -- which would free it, too, in time
     finally(function() collectgarbage 'restart' end)
-    local ok, why = pcall(ms.run.open, cfg, { student = model, data = data, quiet = true })
-    assert.is_false(ok)
-    assert.truthy(why:find('no complete checkpoint', 1, true), why)
+    tools.fails('no complete checkpoint', ms.run.open, cfg, { student = model, data = data, quiet = true })
     assert.equal(0, os.execute(('flock -n %s/run.lock true'):format(cfg.output)))
     model:free()
   end)
@@ -617,20 +615,14 @@ describe('a step', function()
 
   it('keeps out values that no run can mean', function()
     ms.scope(function(own)
-      local function refused(want, cfg)
-        local ok, why = pcall(open, own, recipe.data(20), nil, cfg)
-        assert.is_false(ok)
-        assert.truthy(tostring(why):find(want, 1, true), why)
-      end
+      local function refused(want, cfg) tools.fails(want, open, own, recipe.data(20), nil, cfg) end
       refused('run.open: epochs = 1e+15, expected number from 0 to 10000', { epochs = 1e15 })
       refused('run.open: optim.lr = 1e+30, expected number from 0 to 10', { optim = { lr = 1e30 } })
       refused('optim.final = 1e+300, expected number from 0 to 10', { optim = { lr = 1, final = 1e300 } })
       local run = open(own, recipe.data(20), { lr = function() return 1e30 end })
       local next_step, state = run:steps()
-      local ok, why = pcall(next_step, state)
-      assert.is_false(ok)
+      tools.fails("schedule 'lr' gave 1e+30 at step 1, expected number from 0 to 10", next_step, state)
       run:close()
-      assert.truthy(why:find("schedule 'lr' gave 1e+30 at step 1, expected number from 0 to 10", 1, true), why)
     end)
   end)
 
@@ -656,15 +648,11 @@ describe('a step', function()
         assert.is_true(run.finished, name)
         run:close()
       end
-      local ok, why = pcall(open_again, model '/b', made .. '/b')
-      assert.is_false(ok)
-      assert.truthy(why:find(('holds a finished run with student = "%s/a", which is "%s/b" now; the student = "%s/a", '
-        .. 'which is'):format(made, made, made), 1, true), why)
+      tools.fails(('holds a finished run with student = "%s/a", which is "%s/b" now; the student = "%s/a", '
+        .. 'which is'):format(made, made, made), open_again, model '/b', made .. '/b')
       -- where only the object tells
-      ok, why = pcall(open_again, model '/b', made .. '/a')
-      assert.is_false(ok)
-      assert.truthy(why:find(('run with the student = "%s/a", which is "%s/b" now: give'):format(made, made), 1, true),
-        why)
+      tools.fails(('run with the student = "%s/a", which is "%s/b" now: give'):format(made, made),
+        open_again, model '/b', made .. '/a')
     end)
   end)
 
@@ -734,10 +722,8 @@ describe('a step', function()
       assert.equal(1, why.exit)
       assert.truthy(tostring(why):find('nothing was learnt in 4 steps (4 of them with a gradient of 0)', 1, true))
       run = open(own, recipe.data(20))
-      ok, why = pcall(run.finish, run) -- no step at all
-      assert.is_false(ok)
-      assert.truthy(tostring(why):find('nothing was learnt in 0 steps, so no student is saved. Look at the loop', 1,
-        true))
+      -- no step at all
+      tools.fails('nothing was learnt in 0 steps, so no student is saved. Look at the loop', run.finish, run)
     end)
   end)
 
@@ -773,9 +759,8 @@ describe('a step', function()
         for i = 1, weight:count() do nan[i] = 0 / 0 end
         weight:write(nan)
       end
-      local ok, message = pcall(run.validate, run, { teacher = teacher, data = data, kd = { target = 'hidden' } })
-      assert.is_false(ok)
-      assert.matches('the teacher %(made in memory%) gives hidden states that are not finite', message)
+      tools.refused('the teacher %(made in memory%) gives hidden states that are not finite',
+        run.validate, run, { teacher = teacher, data = data, kd = { target = 'hidden' } })
       assert.is_true(run.state.validation.kl > 0)
       run:close()
     end)
@@ -784,11 +769,7 @@ describe('a step', function()
   it('refuses what comes too early, too late or twice, at the line that does it', function()
     ms.scope(function(own)
       local run, student = open(own, recipe.data(20))
-      local function refused(pattern, f)
-        local ok, why = pcall(f)
-        assert.is_false(ok)
-        assert.matches('run_spec.lua:%d+: ' .. pattern, why)
-      end
+      local function refused(pattern, f) tools.refused('run_spec.lua:%d+: ' .. pattern, f) end
       for step in run:steps() do -- luacheck: ignore 512 (only the first)
         refused('step:update: nothing was learned', function() step:update() end)
         for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
@@ -854,11 +835,7 @@ describe('a step', function()
 
   it('says what is wrong with a loop', function()
     ms.scope(function(own)
-      local function fails(what, f)
-        local ok, why = pcall(f)
-        assert.is_false(ok)
-        assert.truthy(tostring(why):find(what, 1, true), tostring(why))
-      end
+      local fails = tools.fails
       local run = open(own, recipe.data(20))
       fails('was not called in step 1', function() for _ in run:steps() do end end)
       run:close()

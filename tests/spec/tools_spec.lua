@@ -34,6 +34,28 @@ describe('tools.close', function()
   end)
 end)
 
+describe('tools for errors', function()
+  local function raise(what) error(what, 0) end
+  local function why(...) return select(2, pcall(...)) end
+
+  it('want an error', function()
+    assert.matches('no error, "a" was expected', why(tools.refused, 'a', function() end))
+    assert.matches('no error, "a" was expected', why(tools.fails, { 'a', 'b' }, function() end))
+  end)
+  it('take patterns or plain texts, and want each of them', function()
+    assert.equal('row 1.5', tools.refused('%d+%.5', raise, 'row 1.5'))
+    assert.equal('row 1.5', tools.fails({ 'row', '1.5' }, raise, 'row 1.5'))
+    assert.matches('tools_spec.lua:%d+: "1x5" is expected in: row 1.5', why(function()
+      tools.fails({ 'row', '1x5' }, raise, 'row 1.5')
+      return nil
+    end))
+    assert.matches('is expected', why(tools.refused, { 'row', '^1' }, raise, 'row 1.5'))
+    assert.matches('is expected', why(tools.fails, '1%.5', raise, 'row 1.5'))
+    assert.matches('is expected', why(tools.says, { 'a', 'c' }, 'a b'))
+    tools.says({ 'a', 'b' }, 'a b')
+  end)
+end)
+
 describe('tools', function()
   it('makes repeatable values in [-1, 1)', function()
     local a, b, c = tools.values(1000, 7), tools.values(1000, 7), tools.values(1000, 8)

@@ -25,14 +25,7 @@ local function open(config, list, options)
   return folders.open(folders.folder(config, list, place), options)
 end
 
-local function refuses(config, list, ...)
-  local m, message, status = open(config, list)
-  assert.is_nil(m)
-  assert.are.equal(C.MS_EIO, status)
-  for _, word in ipairs { ... } do
-    assert(message:find(word, 1, true), ('"%s" lacks "%s"'):format(message, word))
-  end
-end
+local function refuses(config, list, ...) folders.refused({ ... }, C.MS_EIO, open(config, list)) end
 
 -- Every parameter of two models has the same name, shape and values.
 local function same(a, b)
@@ -179,30 +172,25 @@ describe('weights in shards', function()
       (json.encode { metadata = { total_size = 1 }, weight_map = map }:gsub(':1}', ':1e999}'))) -- read by nobody
     return folders.open(path)
   end
-  local function fails(word, ...)
-    local m, message, status = shards(...)
-    assert.is_nil(m)
-    assert.are.equal(C.MS_EIO, status)
-    assert(message:find(word, 1, true), ('"%s" lacks "%s"'):format(message, word))
-  end
+  local function refused(word, ...) folders.refused({ word }, C.MS_EIO, shards(...)) end
 
   it('are read through the index', function()
     same(assert(open(folders.tiny(), tensors())), assert(shards()))
   end)
 
   it('must hold what the index says and nothing else', function()
-    fails('is not in a.safetensors', { [NORM] = 'a.safetensors' })
-    fails('the index lacks it', { [NORM] = absent })
-    fails("tensor 'more' is not in", { more = 'b-2.safetensors' })
-    fails('the index has it in b-2.safetensors', nil,
+    refused('is not in a.safetensors', { [NORM] = 'a.safetensors' })
+    refused('the index lacks it', { [NORM] = absent })
+    refused("tensor 'more' is not in", { more = 'b-2.safetensors' })
+    refused('the index has it in b-2.safetensors', nil,
       function(a) a[4] = folders.tiny_tensors()[11] return a end)
-    fails('names missing.safetensors, which is not beside it', { [NORM] = 'missing.safetensors' })
+    refused('names missing.safetensors, which is not beside it', { [NORM] = 'missing.safetensors' })
   end)
 
   it('must be files beside it', function()
     for _, name in ipairs { '../a.safetensors', '/etc/passwd', 'x/a.safetensors', 'a.bin', '',
       '.safetensors', '.hidden.safetensors', 3, json.null, { 'a.safetensors' } } do
-      fails('no name of a .safetensors file', { [NORM] = name })
+      refused('no name of a .safetensors file', { [NORM] = name })
     end
   end)
 

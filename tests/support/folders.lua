@@ -20,6 +20,13 @@ function M.options(fields)
   return o
 end
 
+--- Asserts that `model, message, status` of `open` are a failure whose message has all of `words`.
+function M.refused(words, status, model, message, got)
+  if model then error('no error, "' .. words[1] .. '" was expected', 2) end
+  if got ~= status then error(('status %d, not %d: %s'):format(got, status, message), 2) end
+  tools.says(words, message)
+end
+
 local out = ffi.new 'ms_model *[1]'
 local function result(status)
   if status ~= 0 then return nil, ffi.string(C.ms_last_error()), status end

@@ -1,6 +1,5 @@
---- What the kernel specs share: a block per device, tensors of test values, calls that must fail.
+--- What the kernel specs share: a block per device, tensors of test values.
 local ffi = require 'ffi'
-local assert = require 'luassert'
 local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 
@@ -39,13 +38,6 @@ function M.bits(t)
   local cells = { f32 = 'float[?]', i32 = 'int32_t[?]' }
   local v = t:read(ffi.new(cells[t:dtype()] or 'double[?]', t:count()))
   return ffi.string(v, ffi.sizeof(v))
-end
-
---- Asserts that f(...) raises an error that contains `text`.
-function M.fails(text, f, ...)
-  local good, message = pcall(f, ...)
-  assert.is_false(good, 'no error: ' .. text)
-  assert.truthy(tostring(message):find(text, 1, true), tostring(message) .. '\nlacks: ' .. text)
 end
 
 return M

@@ -86,17 +86,42 @@ function M.close(got, want, dtype, k, atol)
   end
 end
 
---- Asserts that a call fails with a message that matches a pattern.
---- @param pattern string
---- @param f function
---- @param ... any its arguments
-function M.refused(pattern, f, ...)
-  local ok, message = pcall(f, ...)
-  if ok then error('no error, ' .. pattern .. ' was expected', 2) end
-  if not tostring(message):find(pattern) then
-    error(('%s does not match: %s'):format(pattern, tostring(message)), 2)
+-- Asserts that a message has all of `wanted`: a text or a list of texts, or patterns unless `plain`.
+-- `level` is that of the spec's line.
+local function expect(message, wanted, plain, level)
+  for _, want in ipairs(type(wanted) == 'table' and wanted or { wanted }) do
+    if not tostring(message):find(want, 1, plain) then
+      error(('"%s" is expected in: %s'):format(want, tostring(message)), level + 1)
+    end
   end
 end
+
+local function expect_error(wanted, plain, f, ...)
+  local ok, raised = pcall(f, ...)
+  if ok then
+    error(('no error, "%s" was expected'):format(type(wanted) == 'table' and wanted[1] or wanted), 3)
+  end
+  expect(raised, wanted, plain, 3)
+  return raised
+end
+
+--- Asserts that a call raises an error whose message matches a pattern, or each pattern of a list.
+--- @param pattern string|string[]
+--- @param f function
+--- @param ... any its arguments
+--- @return any raised
+function M.refused(pattern, f, ...) return (expect_error(pattern, false, f, ...)) end
+
+--- Asserts that a call raises an error in whose message a text stands, or each text of a list.
+--- @param text string|string[]
+--- @param f function
+--- @param ... any its arguments
+--- @return any raised
+function M.fails(text, f, ...) return (expect_error(text, true, f, ...)) end
+
+--- Asserts that a text, or each of a list, stands in a message that was not raised: what a program
+--- wrote, or the second result of a function.
+function M.says(text, message) expect(message, text, true, 2) end
 
 --- A file's content; an error names the file.
 function M.read(path)
