@@ -2,11 +2,19 @@
 ---   luajit cmake/docs.lua OUT MODULE.lua...
 --- OUT is a module: by the last word of a module's name, what `require` calls it (`path`), its head
 --- (`about`) and its functions in order, each with the line by which a function is known
---- (`linedefined`), name, arguments and text.
+--- (`linedefined`), name, arguments and text. What modules hand to each other (`--- @package`) is
+--- left out.
 
 local function block_text(lines)
   for i, line in ipairs(lines) do lines[i] = line:gsub('^%-%-%- ?', '') end
   return table.concat(lines, '\n')
+end
+
+local function is_inner(lines)
+  for _, line in ipairs(lines) do
+    if line == '--- @package' then return true end
+  end
+  return false
 end
 
 -- "M" for a module's function, another word for a method of what it makes.
@@ -21,10 +29,10 @@ local function parse(path)
     else
       if #block > 0 then
         local holder, name, arguments = line:match(PATTERN)
-        if name then
+        if name and not is_inner(block) then
           table.insert(doc.functions, { line = number, name = name, arguments = arguments,
             method = holder ~= 'M', text = block_text(block) })
-        elseif not doc.about then
+        elseif not name and not doc.about then
           doc.about = block_text(block)
         end
       end

@@ -1,4 +1,6 @@
 --- moonstill: `local ms = require "moonstill"`. A module is loaded when it is first used.
+local fail = require 'moonstill.base.fail'
+
 local M = { _VERSION = '0.1.0' }
 
 -- Where each name of `ms` is found: its module, and the field of it for those after the line.
@@ -25,9 +27,9 @@ end
 
 setmetatable(M, {
   __index = function(_, name)
-    if not from[name] then error(unknown(name), 2) end
+    if not from[name] then fail(unknown(name)) end
     local ok, value = pcall(require, 'moonstill.' .. from[name])
-    if not ok then error(value, 2) end
+    if not ok then fail(value) end
     if is_field[name] then value = value[name] end
     rawset(M, name, value)
     return value

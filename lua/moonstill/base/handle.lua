@@ -5,6 +5,7 @@
 --- beside handles keeps what it points at in its closure.
 
 local ffi = require 'ffi'
+local fail = require 'moonstill.base.fail'
 
 local M = {}
 
@@ -16,7 +17,7 @@ local function kind_of(value)
   return name and name:gsub('^struct %d+$', 'another handle') or type(value)
 end
 
---- A kind of handle. `pointer(x, level)` gives the core's pointer, `free(x)` frees once; `type` is
+--- A kind of handle. `pointer(x)` gives the core's pointer, `free(x)` frees once; `type` is
 --- for the module to set to what `ffi.metatype` gave.
 --- @param what string how errors call one, as in 'tensor'
 --- @param free fun(p: ffi.cdata*) the core's function
@@ -25,21 +26,18 @@ end
 function M.kind(what, free, verb)
   local kind = { what = what }
 
-  local function check(x, level)
-    if not ffi.istype(kind.type, x) then
-      error(('%s expected, got %s'):format(what, kind_of(x)), level + 1)
-    end
+  local function check(x)
+    if not ffi.istype(kind.type, x) then fail('%s expected, got %s', what, kind_of(x)) end
   end
 
-  function kind.pointer(x, level)
-    level = (level or 1) + 1
-    check(x, level)
-    if x.p == nil then error(('%s: used after %s'):format(what, verb or 'free'), level) end
+  function kind.pointer(x)
+    check(x)
+    if x.p == nil then fail('%s: used after %s', what, verb or 'free') end
     return x.p
   end
 
   function kind.free(x)
-    check(x, 3)
+    check(x)
     if x.p ~= nil then
       free(x.p)
       x.p = nil
@@ -59,8 +57,7 @@ function M.is(what, x) return kinds[what] ~= nil and ffi.istype(kinds[what].type
 --- The core's pointer of a handle of a module that cannot be required, as it requires the caller.
 --- @param what string
 --- @param x any
---- @param level? integer whom to blame, as in `error`
 --- @return ffi.cdata*
-function M.pointer(what, x, level) return (kinds[what].pointer(x, (level or 1) + 1)) end
+function M.pointer(what, x) return kinds[what].pointer(x) end
 
 return M

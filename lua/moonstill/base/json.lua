@@ -7,6 +7,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local known = require 'moonstill.base.options'.known
 local paths = require 'moonstill.base.paths'
 local sorted = require 'moonstill.base.sorted'
@@ -16,7 +17,7 @@ local M = {}
 --- What null is in decoded values: false-like only by comparison, `x == json.null`.
 M.null = setmetatable({}, {
   __tostring = function() return 'null' end,
-  __newindex = function() error('json.null cannot be changed', 2) end,
+  __newindex = function() fail('json.null cannot be changed') end,
 })
 
 local array_type = {}
@@ -67,9 +68,9 @@ local function build(nodes, i)
   return t, i
 end
 
-local function decode(parse, text, name, level)
-  if type(text) ~= 'string' then error('text expected, got ' .. type(text), 3) end
-  check(parse(check.text('json', 'name', name, 3), text, #text, out), level or 3)
+local function decode(parse, text, name)
+  if type(text) ~= 'string' then fail('text expected, got ' .. type(text)) end
+  check(parse(check.text('json', 'name', name), text, #text, out))
   local doc = out[0]
   local ok, value = pcall(build, C.ms_doc_nodes(doc, total), 0)
   C.ms_doc_free(doc)
@@ -91,7 +92,7 @@ function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name
 --- @param text string
 --- @return string
 function M.without_mark(text)
-  if type(text) ~= 'string' then error('text expected, got ' .. type(text), 2) end
+  if type(text) ~= 'string' then fail('text expected, got ' .. type(text)) end
   return text:sub(1, 3) == '\239\187\191' and text:sub(4) or text
 end
 
@@ -100,10 +101,10 @@ local MOST = 256 * 2 ^ 20 -- bytes of a text or a line: the core reads no longer
 
 -- A file may have no end, as devices do.
 local function read_all(path)
-  check.path('json', path, 3)
-  if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 3) end
+  check.path('json', path)
+  if C.ms_path_kind(path) == 2 then fail(path .. ': is a folder') end
   local file, why = io.open(path, 'rb')
-  if not file then error(why, 3) end
+  if not file then fail(why) end
   local parts, bytes, part, problem = {}, 0, nil, nil
   repeat
     part, problem = file:read(16 * CHUNK)
@@ -111,14 +112,14 @@ local function read_all(path)
     bytes = bytes + (part and #part or 0)
   until not part or bytes > MOST
   file:close()
-  if problem then error(path .. ': ' .. problem, 3) end
-  if bytes > MOST then error(('%s: longer than %d bytes, the limit'):format(path, MOST), 3) end
+  if problem then fail(path .. ': ' .. problem) end
+  if bytes > MOST then fail('%s: longer than %d bytes, the limit', path, MOST) end
   return M.without_mark(table.concat(parts))
 end
 
 -- What a file is that cannot be read says more than where a parser stopped.
 local function decode_file(parse, path)
-  local ok, value = pcall(decode, parse, read_all(path), path, check.NOWHERE)
+  local ok, value = fail.pcall(decode, parse, read_all(path), path)
   if ok then return value end
   local guess = paths.guess(path)
   error(guess and path .. ': ' .. guess or value, 0)
@@ -141,16 +142,16 @@ function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
 --- @return fun(): integer?, string?, boolean?
 function M.text_lines(path)
   check.path('json', path)
-  if C.ms_path_kind(path) == 2 then error(path .. ': is a folder', 2) end
+  if C.ms_path_kind(path) == 2 then fail(path .. ': is a folder') end
   local file, why = io.open(path, 'rb')
-  if not file then error(why, 2) end
+  if not file then fail(why) end
   local chunk, at, number = '', 1, 0
   local parts = {} -- of a line that spans chunks: joined once, so long lines cost no more
 
   local function too_long()
     file:close()
     file = nil
-    error(('%s: line %d is longer than %d bytes, the limit'):format(path, number + 1, MOST), 3)
+    fail('%s: line %d is longer than %d bytes, the limit', path, number + 1, MOST)
   end
 
   local function line(text, ended)
@@ -178,7 +179,7 @@ function M.text_lines(path)
       if not more then
         file:close()
         file = nil
-        if problem then error(path .. ': ' .. problem, 2) end
+        if problem then fail(path .. ': ' .. problem) end
         if #parts > 0 then return line('', false) end
       end
     end
@@ -213,7 +214,7 @@ local function quote(s) return '"' .. s:gsub('[%c"\\\127]', escape) .. '"' end
 
 local function number_text(x, where)
   if x ~= x or x == math.huge or x == -math.huge then
-    error(('JSON has no %s (at %s)'):format(x, where), 0)
+    fail('JSON has no %s (at %s)', x, where)
   end
   if x == math.floor(x) and math.abs(x) <= 2 ^ 53 then
     return x == 0 and 1 / x < 0 and '-0.0' or ('%d'):format(x)
@@ -233,7 +234,7 @@ local function sorted_keys(t, order, where)
   end
   for _, key in ipairs(sorted.keys(t)) do
     if type(key) ~= 'string' then
-      error(('JSON keys are strings, not %s (at %s)'):format(tostring(key), where), 0)
+      fail('JSON keys are strings, not %s (at %s)', tostring(key), where)
     end
     if not listed[key] then keys[#keys + 1] = key end
   end
@@ -247,7 +248,7 @@ local function write_list(w, open, close, count, part)
   if count == 0 then return w:put(open .. close) end
   w:put(open)
   w.depth = w.depth + 1
-  if w.depth > 1000 then error('JSON: nested more than 1000 deep, or in a circle', 0) end
+  if w.depth > 1000 then fail('JSON: nested more than 1000 deep, or in a circle') end
   for i = 1, count do
     if i > 1 then w:put(w.indent and ',' or w.comma) end
     if w.indent then w:put('\n' .. (' '):rep(w.indent * w.depth)) end
@@ -264,11 +265,11 @@ function write(w, value, where)
   if kind == 'string' then return w:put(quote(value)) end
   if kind == 'number' then return w:put(number_text(value, where)) end
   if kind == 'boolean' then return w:put(tostring(value)) end
-  if kind ~= 'table' then error(('JSON has no %s (at %s)'):format(kind, where), 0) end
+  if kind ~= 'table' then fail('JSON has no %s (at %s)', kind, where) end
   if M.is_array(value) then
     for key in pairs(value) do
       if type(key) ~= 'number' or key < 1 or key > #value or key ~= math.floor(key) then
-        error(('an array with the key %s (at %s)'):format(tostring(key), where), 0)
+        fail('an array with the key %s (at %s)', tostring(key), where)
       end
     end
     return write_list(w, '[', ']', #value, function(i)
@@ -357,30 +358,22 @@ function M.unfit(t, name)
   return found
 end
 
--- `level`: whom to blame, as in `error`.
-local function encode(value, options, level)
-  level = level + 1
-  options = known('json', { indent = true, order = true }, options, level)
-  if options.indent then check.integer('json', 'indent', options.indent, 0, 80, level) end
-  if options.order ~= nil then check.table('json', 'order', options.order, level) end
+--- The JSON text of a value. Keys are sorted, so equal values give equal texts.
+--- @param value any
+--- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
+--- @return string
+function M.encode(value, options)
+  options = known('json', { indent = true, order = true }, options)
+  if options.indent then check.integer('json', 'indent', options.indent, 0, 80) end
+  if options.order ~= nil then check.table('json', 'order', options.order) end
   local w = { n = 0, depth = 0, indent = options.indent, order = options.order, comma = ',',
     colon = options.indent and ': ' or ':' }
   function w:put(s)
     self.n = self.n + 1
     self[self.n] = s
   end
-  local ok, why = pcall(write, w, value, 'value')
-  if not ok then error(why, level) end
+  write(w, value, 'value')
   return table.concat(w, '', 1, w.n)
-end
-
---- The JSON text of a value. Keys are sorted, so equal values give equal texts.
---- @param value any
---- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
---- @param level? integer whom to blame, as in `error`; default the caller
---- @return string
-function M.encode(value, options, level)
-  return (encode(value, options, 1 + (type(level) == 'number' and level or 1)))
 end
 
 --- Writes a value to a file, as a whole or not at all.
@@ -389,7 +382,7 @@ end
 --- @param options? table as for `encode`
 function M.write(path, value, options)
   check.path('json', path)
-  local text = encode(value, options, 2) .. '\n'
+  local text = M.encode(value, options) .. '\n'
   check(C.ms_file_write(path, text, #text))
 end
 

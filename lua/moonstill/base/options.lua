@@ -1,4 +1,5 @@
 --- Tables of options: defaults are the list of what there is, anything else is an error.
+local fail = require 'moonstill.base.fail'
 local sorted = require 'moonstill.base.sorted'
 
 -- Edits (insert, delete, replace, swap neighbours) from `a` to `b`.
@@ -50,16 +51,14 @@ end
 --- @param what string what errors begin with
 --- @param names table<string, any> the keys there are
 --- @param given? table
---- @param level? integer whom to blame, as in `error`
 --- @return table given, or an empty table
-local function known(what, names, given, level)
-  level = (level or 1) + 1
+local function known(what, names, given)
   if given == nil then return {} end
   if type(given) ~= 'table' then
-    error(('%s: options are a %s, not a table'):format(what, type(given)), level)
+    fail('%s: options are a %s, not a table', what, type(given))
   end
   for key in sorted.pairs(given) do
-    if names[key] == nil then error(unknown(what, names, key), level) end
+    if names[key] == nil then fail(unknown(what, names, key)) end
   end
   return given
 end
@@ -69,16 +68,14 @@ end
 --- @param what string what errors begin with
 --- @param defaults table<string, any>
 --- @param given? table
---- @param level? integer whom to blame, as in `error`
 --- @return table
-local function take(_, what, defaults, given, level)
-  level = (level or 1) + 1
+local function take(_, what, defaults, given)
   local taken = {}
   for key, value in sorted.pairs(defaults) do taken[key] = value end
-  for key, value in sorted.pairs(known(what, defaults, given, level)) do
+  for key, value in sorted.pairs(known(what, defaults, given)) do
     local default = defaults[key]
     if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
-      error(('%s: %s is a %s, expected a %s'):format(what, key, type(value), type(default)), level)
+      fail('%s: %s is a %s, expected a %s', what, key, type(value), type(default))
     end
     taken[key] = value
   end

@@ -32,7 +32,7 @@ end
 --- @param path string
 --- @return string
 function M.real(path)
-  check(C.ms_path_real(path, out), check.NOWHERE)
+  check.file(C.ms_path_real(path, out))
   return text_of(out[0])
 end
 

@@ -7,6 +7,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local options_of = require 'moonstill.base.options'
 
@@ -24,9 +25,9 @@ local handle -- the FFI type, below
 local kind = handles.kind('batch', C.ms_batch_free)
 
 --- The core's pointer; an error when the batch was freed or is no batch.
+--- @package
 --- @param batch ms_batch
---- @param level? integer whom to blame, as in `error`
-function M.pointer(batch, level) return (kind.pointer(batch, (level or 1) + 1)) end
+function M.pointer(batch) return kind.pointer(batch) end
 local pointer = kind.pointer
 
 --- Frees the batch now. A second call does nothing; any other use is an error.
@@ -34,15 +35,15 @@ function methods:free() kind.free(self) end
 
 --- How many tokens it has.
 --- @return integer
-function methods:tokens() return tonumber(C.ms_batch_tokens(pointer(self, 2))) end
+function methods:tokens() return tonumber(C.ms_batch_tokens(pointer(self))) end
 
 --- The sum of the weights of predicting positions: what a term's `norm` adds up.
 --- @param on? '"response"'|'"all"' default "response"
 --- @return number
 function methods:weight(on)
   local which = ON[on or 'response']
-  if not which then error(('batch: on = "%s", expected "response" or "all"'):format(on), 2) end
-  return C.ms_batch_weight(pointer(self, 2), which)
+  if not which then fail('batch: on = "%s", expected "response" or "all"', on) end
+  return C.ms_batch_weight(pointer(self), which)
 end
 
 handle = ffi.metatype('struct { ms_batch *p; }', {
@@ -79,26 +80,26 @@ local SEGMENT = { tokens = true, count = true, response = true, all = true, weig
 -- Lua arrays start at 1, those of the FFI at 0 and need their `count`.
 local function length(segment, number)
   local what = 'batch: segment ' .. number
-  if type(segment) ~= 'table' then error(('%s is a %s'):format(what, type(segment)), 4) end
+  if type(segment) ~= 'table' then fail('%s is a %s', what, type(segment)) end
   local tokens = segment.tokens or segment
-  if segment.tokens then options_of.known(what, SEGMENT, segment, 4) end
+  if segment.tokens then options_of.known(what, SEGMENT, segment) end
   if type(tokens) == 'cdata' then
-    if segment.count == nil then error(what .. ': cdata tokens need `count`', 4) end
-    local n = check.integer(what, 'count', tonumber(segment.count), 0, check.INT32, 4)
-    check.cells(what, 'tokens', tokens, 'int', n, 4)
+    if segment.count == nil then fail(what .. ': cdata tokens need `count`') end
+    local n = check.integer(what, 'count', tonumber(segment.count), 0, check.INT32)
+    check.cells(what, 'tokens', tokens, 'int', n)
     return n
   end
-  if type(tokens) ~= 'table' then error(('%s: tokens are a %s'):format(what, type(tokens)), 4) end
+  if type(tokens) ~= 'table' then fail('%s: tokens are a %s', what, type(tokens)) end
   return #tokens
 end
 
-local function fill(to, at, from, n, what, number, level)
+local function fill(to, at, from, n, what, number)
   local base = type(from) == 'cdata' and 0 or 1
   if base == 1 and #from ~= n then
-    error(('batch: segment %d: %d %s for %d tokens'):format(number, #from, what, n), level)
+    fail('batch: segment %d: %d %s for %d tokens', number, #from, what, n)
   end
   if base == 1 and what == 'tokens' then
-    check.integers('batch', ('segment %d: token'):format(number), from, 0, check.INT32, level)
+    check.integers('batch', ('segment %d: token'):format(number), from, 0, check.INT32)
   end
   for i = 0, n - 1 do to[at + i] = from[base + i] end
 end
@@ -107,21 +108,21 @@ local function fill_weights(to, at, segment, name, missing, n, number)
   local given, weight = segment[name], segment.weight or 1
   local what = 'batch: segment ' .. number
   if type(weight) ~= 'number' then
-    error(('%s: weight is a %s, expected a number'):format(what, type(weight)), 4)
+    fail('%s: weight is a %s, expected a number', what, type(weight))
   end
   if type(given) == 'cdata' then
-    check.cells(what, name, given, 'float', n, 4)
+    check.cells(what, name, given, 'float', n)
   elseif type(given) == 'table' then
     for i = 1, #given do
       if type(given[i]) ~= 'number' then
-        error(('%s: %s weight %d is a %s'):format(what, name, i, type(given[i])), 4)
+        fail('%s: %s weight %d is a %s', what, name, i, type(given[i]))
       end
     end
   elseif given ~= nil then
-    error(('%s: %s is a %s, expected a list of weights'):format(what, name, type(given)), 4)
+    fail('%s: %s is a %s, expected a list of weights', what, name, type(given))
   end
   if given ~= nil then
-    fill(to, at, given, n, name .. ' weights', number, 5)
+    fill(to, at, given, n, name .. ' weights', number)
   else
     for i = 0, n - 1 do to[at + i] = missing end
   end
@@ -137,13 +138,13 @@ local function pack(segments)
   local at = 0
   for i, segment in ipairs(segments) do
     local n = length(segment, i)
-    fill(token, at, segment.tokens or segment, n, 'tokens', i, 4)
+    fill(token, at, segment.tokens or segment, n, 'tokens', i)
     fill_weights(response, at, segment, 'response', 0, n, i)
     fill_weights(all, at, segment, 'all', 1, n, i)
     at = at + n
     start[i] = at
   end
-  check(C.ms_batch_new(total, token, count, start, response, all, out), 3)
+  check(C.ms_batch_new(total, token, count, start, response, all, out))
   return handle(out[0])
 end
 
@@ -157,7 +158,7 @@ function M.from(prompts, answers, weights)
   check.table('batch', 'answers', answers)
   if weights ~= nil then check.table('batch', 'weights', weights) end
   if #prompts ~= #answers then
-    error(('batch: %d prompts and %d answers'):format(#prompts, #answers), 2)
+    fail('batch: %d prompts and %d answers', #prompts, #answers)
   end
   local segments = {}
   for i, prompt in ipairs(prompts) do
@@ -169,7 +170,7 @@ function M.from(prompts, answers, weights)
     for t = 1, #tokens do response[t] = t >= from and t < #tokens and 1 or 0 end
     segments[i] = { tokens = tokens, response = response, weight = weights and weights[i] }
   end
-  return (pack(segments)) -- keeps the frame
+  return pack(segments)
 end
 
 --- `ms.batch { segment, .. }`: a segment is an array of token ids, or a table with `tokens` (an
@@ -178,8 +179,8 @@ end
 --- `ms.batch.from`.
 return setmetatable(M, {
   __call = function(_, segments, answers, weights)
-    if type(segments) ~= 'table' then error('batch: a list of segments expected', 2) end
+    if type(segments) ~= 'table' then fail('batch: a list of segments expected') end
     if answers ~= nil then return M.from(segments, answers, weights) end
-    return (pack(segments)) -- keeps the frame
+    return pack(segments)
   end,
 })

@@ -17,6 +17,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
@@ -185,10 +186,9 @@ end
 -- One row: what is wrong with it is said with its place, or counted. True when there are enough.
 local function visit(self, where, value, decode)
   self.report.rows, self.place = self.report.rows + 1, where
-  local ok, why = pcall(take, self, where, value, decode)
+  local ok, why = fail.pcall(take, self, where, value, decode)
   if ok then return full(self) end
-  -- Messages may come with a line of ours, or with the place already.
-  local message = tostring(why):gsub('^[^:\n]*%.lua:%d+: ', '')
+  local message = tostring(why) -- which may come with the place already
   if message:sub(1, #where + 2) == where .. ': ' then message = message:sub(#where + 3) end
   if self.options.on_error ~= 'skip' then error(where .. ': ' .. message, 0) end
   self.report:skip(where, message)
@@ -258,7 +258,7 @@ end
 function methods:counts(on)
   local levels = self.levels[on]
   if not levels then
-    error(('dataset:counts: on = %s, not response or all'):format(tostring(on)), 2)
+    fail('dataset:counts: on = %s, not response or all', tostring(on))
   end
   for i = 1, #self.lengths do
     if sample_counts(self, i, levels) then return true end
@@ -298,9 +298,9 @@ function methods:fingerprint()
   return hash_of(all, #all)
 end
 
-local function bounds(self, i, level)
+local function bounds(self, i)
   if type(i) ~= 'number' or i < 1 or i > #self.lengths or i ~= math.floor(i) then
-    error(('dataset: sample %s of %d'):format(tostring(i), #self.lengths), level + 1)
+    fail('dataset: sample %s of %d', tostring(i), #self.lengths)
   end
   return tonumber(self.start.p[i - 1]), self.lengths[i]
 end
@@ -320,7 +320,7 @@ end
 --- @return ffi.cdata* weights float[n]
 --- @return ffi.cdata* all float[n]
 function methods:sample(i)
-  local from, n = bounds(self, i, 2)
+  local from, n = bounds(self, i)
   local weights, all, weight = ffi.new('float[?]', n), ffi.new('float[?]', n), self.weight.p[i - 1]
   fill_weights(self, weights, self.levels.response, 0, from, n, weight)
   fill_weights(self, all, self.levels.all, 0, from, n, weight)
@@ -338,8 +338,8 @@ function methods:batch(indices, first, last)
   first = check.integer('dataset:batch', 'first', first or 1, 1, check.INT32)
   last = check.integer('dataset:batch', 'last', last or #indices, 0, check.INT32)
   local s, total = self.scratch, 0
-  if last < first then error('dataset: a batch of no samples', 2) end
-  for k = first, last do total = total + select(2, bounds(self, indices[k], 2)) end
+  if last < first then fail('dataset: a batch of no samples') end
+  for k = first, last do total = total + select(2, bounds(self, indices[k])) end
   s.token.count, s.start.count, s.response.count, s.all.count = 0, 0, 0, 0
   s.token:reserve(total)
   s.response:reserve(total)
@@ -349,7 +349,7 @@ function methods:batch(indices, first, last)
   s.start.p[0] = 0
   for k = first, last do
     local i = indices[k]
-    local from, n = bounds(self, i, 2)
+    local from, n = bounds(self, i)
     local weight = self.weight.p[i - 1]
     ffi.copy(s.token.p + at, self.token.p + from, 4 * n)
     fill_weights(self, s.response.p, self.levels.response, at, from, n, weight)
@@ -397,12 +397,12 @@ local NAMES = { 'prompt_key', 'answer_key', 'text_key', 'messages_key', 'weight_
 
 local function check_ignored(o)
   local list = o.ignore or {}
-  if type(list) ~= 'table' then error('dataset: ignore is a list of names', 4) end
+  if type(list) ~= 'table' then fail('dataset: ignore is a list of names') end
   for i = 1, #list do
-    if type(list[i]) ~= 'string' then error('dataset: ignore is a list of names', 4) end
+    if type(list[i]) ~= 'string' then fail('dataset: ignore is a list of names') end
     for _, key in ipairs(NAMES) do
       if o[key] == list[i] then
-        error(('dataset: ignore names "%s", which is the %s'):format(list[i], key), 4)
+        fail('dataset: ignore names "%s", which is the %s', list[i], key)
       end
     end
   end
@@ -411,18 +411,18 @@ end
 local function check_options(o)
   for name, choices in sorted.pairs(CHOICES) do
     if not choices[o[name]] then
-      error(('dataset: %s = %s; there are %s'):format(name, tostring(o[name]),
-        table.concat(sorted.keys(choices), ', ')), 3)
+      fail('dataset: %s = %s; there are %s', name, tostring(o[name]),
+        table.concat(sorted.keys(choices), ', '))
     end
   end
-  check.integer('dataset', 'max_tokens', o.max_tokens, 2, check.INT32, 4)
+  check.integer('dataset', 'max_tokens', o.max_tokens, 2, check.INT32)
   check_ignored(o)
-  if o.limit ~= nil then check.integer('dataset', 'limit', o.limit, 1, check.EXACT, 4) end
+  if o.limit ~= nil then check.integer('dataset', 'limit', o.limit, 1, check.EXACT) end
 end
 
 local function new(chat, options)
   local o = { max_tokens = 2048, over_long = 'drop', on_error = 'error' }
-  local given = options_of.known('dataset', KEYS, options, 3)
+  local given = options_of.known('dataset', KEYS, options)
   for key, value in sorted.pairs(given) do o[key] = value end
   check_options(o)
   local self = { chat = chat, options = o, form = rows.asked(o), lengths = {},

@@ -106,7 +106,7 @@ end
 --- @param options { tokens: integer, micro_tokens: integer, width?: number }
 --- @return integer[][][]
 function M.plan(lengths, order, count, first, options)
-  options_of.known('packing', KEYS, options, 2)
+  options_of.known('packing', KEYS, options)
   for _, name in ipairs { 'tokens', 'micro_tokens' } do
     check.integer('packing', name, options[name], 1, check.EXACT)
   end

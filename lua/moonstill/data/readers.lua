@@ -2,6 +2,7 @@
 --- plain text (.txt). Other files that people have in their place are named, with what to do.
 
 local C = require 'moonstill.C'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local paths = require 'moonstill.base.paths'
 local sorted = require 'moonstill.base.sorted'
@@ -65,7 +66,7 @@ local function check_row(row)
 end
 
 local function decode(text, where, ended)
-  local ok, row = pcall(json.decode, text, where)
+  local ok, row = fail.pcall(json.decode, text, where)
   if ok and json.is_object(row) then return row end
   if ok then error(with('a row is an object', text:find '^%s*%[%s*{' and ARRAY), 0) end
   -- The place names the line of the file; that a row is line 1 of itself would only confuse.
@@ -103,7 +104,7 @@ local function what_of(value)
 end
 
 local function read_array(path, visit, self)
-  local ok, rows = pcall(json.read, path)
+  local ok, rows = fail.pcall(json.read, path)
   if not ok then error(with(tostring(rows), explain_array(tostring(rows))), 0) end
   if not json.is_array(rows) then
     error(('%s: not an array of rows but %s'):format(path, what_of(rows)), 0)
@@ -165,7 +166,7 @@ end
 --- @param visit fun(self: any, where: string, value: any, decode: function): boolean?
 --- @param self any handed to `visit`
 function M.read(path, visit, self)
-  local ok, why = pcall(reader_of(path), path, visit, self)
+  local ok, why = fail.pcall(reader_of(path), path, visit, self)
   if not ok then error(why, 0) end -- it names the file: the caller's line is not where to look
 end
 

@@ -4,6 +4,7 @@
 --- of its parts under `messages`, `prompt` and `answer`, or `text`; those of ids have one name.
 
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local json = require 'moonstill.base.json'
 local sorted = require 'moonstill.base.sorted'
@@ -28,7 +29,7 @@ function M.asked(o)
   if o.text_key then return { kind = 'text', text = o.text_key } end
   if not o.prompt_key and not o.answer_key then return nil end
   if not o.prompt_key or not o.answer_key then
-    error('dataset: prompt_key and answer_key belong together', 4)
+    fail('dataset: prompt_key and answer_key belong together')
   end
   return { kind = 'pair', prompt = o.prompt_key, answer = o.answer_key }
 end

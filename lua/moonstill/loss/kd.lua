@@ -11,6 +11,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local ledger = require 'moonstill.loss.ledger'
 local options_of = require 'moonstill.base.options'
 local results = require 'moonstill.loss.result'
@@ -43,25 +44,23 @@ local PARAMETER = { js = 'beta', skewed_forward_kl = 'lambda', skewed_reverse_kl
 local NAN = 0 / 0
 
 -- The core's number of a name: its place in the list, from 0.
-local function number_of(list, what, name, level)
+local function number_of(list, what, name)
   for i, known in ipairs(list) do
     if known == name then return i - 1 end
   end
-  error(("kd: no %s '%s'; %s"):format(what, tostring(name), options_of.instead(name, list)),
-    level + 1)
+  fail("kd: no %s '%s'; %s", what, tostring(name), options_of.instead(name, list))
 end
 
-local function scale_of(t_scale, level)
+local function scale_of(t_scale)
   if t_scale == '' or t_scale == 'auto' then return NAN end
   if t_scale == false then return 1 end
   if type(t_scale) == 'number' then return t_scale end
-  error(("kd: t_scale = %s, expected 'auto', false or a number"):format(tostring(t_scale)),
-    level + 1)
+  fail("kd: t_scale = %s, expected 'auto', false or a number", tostring(t_scale))
 end
 
-local function check_weight(weight, level)
+local function check_weight(weight)
   if type(weight) ~= 'number' then
-    error(('the weight of a term is a number, got %s'):format(type(weight)), level + 1)
+    fail('the weight of a term is a number, got %s', type(weight))
   end
   return weight
 end
@@ -84,16 +83,16 @@ local function asked_of(cfg)
   return asked
 end
 
-local function check_target(target, asked, level)
-  targets.pointer(target, level + 1)
+local function check_target(target, asked)
+  targets.pointer(target)
   if not asked then return end
   local info = target:info()
   for _, pair in ipairs(CARRIED) do
     local want, has = asked[pair[2]], info[pair[2]]
     -- a target without a temperature takes the term's
     if want ~= nil and want ~= has and (has ~= nil or pair[2] ~= 'temperature') then
-      error(('kd: the term asks for %s = %s, its target has %s'):format(pair[1], tostring(want),
-        tostring(has)), level + 1)
+      fail('kd: the term asks for %s = %s, its target has %s', pair[1], tostring(want),
+        tostring(has))
     end
   end
 end
@@ -114,10 +113,10 @@ term.__index = term
 --- @param target? ms_target
 --- @return ms_loss_term self
 function term:set(weight, target)
-  self.weight = check_weight(weight, 2)
+  self.weight = check_weight(weight)
   if target then
-    if self.kind ~= 'kd' then error('a CE term has no target', 2) end
-    check_target(target, self.asked, 2)
+    if self.kind ~= 'kd' then fail('a CE term has no target') end
+    check_target(target, self.asked)
     self.target = target
   end
   return self
@@ -146,12 +145,12 @@ function term:__tostring()
     self.on, tostring(self.target))
 end
 
-local function new_term(kind, weight, on, level)
+local function new_term(kind, weight, on)
   local c = ffi.new 'ms_term'
   c.kind = kind == 'ce' and C.MS_TERM_CE or C.MS_TERM_KD
-  c.on = number_of(M.positions, 'positions', on, level + 1)
+  c.on = number_of(M.positions, 'positions', on)
   c.temperature, c.t_scale, c.parameter = NAN, NAN, NAN
-  local fields = { kind = kind, weight = check_weight(weight, level + 1), on = on, c = c }
+  local fields = { kind = kind, weight = check_weight(weight), on = on, c = c }
   return setmetatable(fields, term)
 end
 
@@ -162,24 +161,23 @@ local CE = { on = 'response', name = '' }
 --- @param options? table on: 'response' (default) or 'all'; name
 --- @return ms_loss_term
 function M.ce(weight, options)
-  local o = options_of('ce', CE, options, 2)
-  local t = new_term('ce', weight or 1, o.on, 2)
+  local o = options_of('ce', CE, options)
+  local t = new_term('ce', weight or 1, o.on)
   if o.name ~= '' then t.name = o.name end
   return t
 end
 
--- `M.term`, which stands between this and whom to blame.
 local function new_divergence(target, weight, cfg)
-  local o = options_of('kd', M.defaults, cfg, 3)
-  local temperature = targets.temperature('kd', o.temperature, 3)
+  local o = options_of('kd', M.defaults, cfg)
+  local temperature = targets.temperature('kd', o.temperature)
   local asked = asked_of(cfg)
-  check_target(target, asked, 3)
-  local t = new_term('kd', weight or 1, o.on, 3)
+  check_target(target, asked)
+  local t = new_term('kd', weight or 1, o.on)
   t.target, t.asked = target, asked
-  t.c.objective = number_of(M.objectives, 'objective', o.objective, 3)
-  t.c.tail = number_of(M.tails, 'tail', o.tail, 3)
+  t.c.objective = number_of(M.objectives, 'objective', o.objective)
+  t.c.tail = number_of(M.tails, 'tail', o.tail)
   t.c.temperature = temperature
-  t.c.t_scale = scale_of(o.t_scale, 3)
+  t.c.t_scale = scale_of(o.t_scale)
   local parameter = PARAMETER[o.objective]
   if parameter then t.c.parameter = o[parameter] end
   return t
@@ -191,30 +189,30 @@ end
 --- @param cfg? table see `defaults`
 --- @return ms_loss_term
 function M.term(target, weight, cfg)
-  return (new_divergence(target, weight, cfg)) -- keeps the frame
+  return new_divergence(target, weight, cfg)
 end
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 
 --- `model:targets`: runs a teacher over a batch.
+--- @package
 --- @param model ms_model
 --- @param p ffi.cdata* `ms_model *`
 --- @param b ms_batch
 --- @param cfg? table see `defaults`
---- @param level integer whom to blame, as in `error`
 --- @return ms_target
-function M.ask(model, p, b, cfg, level)
-  local o, c_batch = options_of('kd', M.defaults, cfg, level + 1), batch.pointer(b, level + 1)
+function M.ask(model, p, b, cfg)
+  local o, c_batch = options_of('kd', M.defaults, cfg), batch.pointer(b)
   local who = teacher.of(model)
-  if o.vocab == 0 then o.vocab = teacher.vocab(model, level + 1) end
-  check(C.ms_model_target(p, c_batch, targets.options(o, level + 1), out), level + 1)
+  if o.vocab == 0 then o.vocab = teacher.vocab(model) end
+  check(C.ms_model_target(p, c_batch, targets.options(o), out))
   return targets.wrap(out[0], who)
 end
 
 -- Scratch that grows: the core copies terms during a call.
 local capacity, c_terms = 0, nil
 
-local function pack(terms, step, level)
+local function pack(terms, step)
   local n = #terms
   if n > capacity then
     capacity = math.max(8, n)
@@ -223,40 +221,40 @@ local function pack(terms, step, level)
   for i = 1, n do
     local t, c = terms[i], c_terms + (i - 1)
     if getmetatable(t) ~= term then
-      error(('term %d is a %s, not made by ms.ce or ms.kd'):format(i, type(t)), level + 1)
+      fail('term %d is a %s, not made by ms.ce or ms.kd', i, type(t))
     end
     ffi.copy(c, t.c, ffi.sizeof 'ms_term')
     c.weight, c.norm = t.weight, step and step:norm(t.on) or 0
-    if t.target then c.target = targets.pointer(t.target, level + 1) end
+    if t.target then c.target = targets.pointer(t.target) end
   end
   return n
 end
 
 --- `model:learn` and `model:evaluate`: runs `call` over a list of terms. Inside a step the norms
 --- are those of the whole step, and what the terms give is added to it.
+--- @package
 --- @param call function of the core
 --- @param model ffi.cdata* `ms_model *`
 --- @param b ms_batch
 --- @param terms ms_loss_term[]
---- @param level integer whom to blame, as in `error`
 --- @return ms_result[] see `ms.result`
-function M.run(call, model, b, terms, level)
-  local c_batch, step = batch.pointer(b, level + 1), ledger.step(b)
-  check.table('model', 'terms', terms, level + 1)
-  local n = pack(terms, step, level + 1)
+function M.run(call, model, b, terms)
+  local c_batch, step = batch.pointer(b), ledger.step(b)
+  check.table('model', 'terms', terms)
+  local n = pack(terms, step)
   local list, memory = results.list(terms)
   -- before the call: terms that do not belong to this step must not add to its gradients
   if call == C.ms_model_learn then
-    local last = step and step:record(b, terms, list, level + 1) or nil
-    check(call(model, c_batch, n, c_terms, last, memory), level + 1)
+    local last = step and step:record(b, terms, list) or nil
+    check(call(model, c_batch, n, c_terms, last, memory))
     if step then step:learnt(b) end
   else
-    check(call(model, c_batch, n, c_terms, memory), level + 1)
+    check(call(model, c_batch, n, c_terms, memory))
   end
   return list
 end
 
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
 return setmetatable(M, {
-  __call = function(_, target, weight, cfg) return (new_divergence(target, weight, cfg)) end,
+  __call = function(_, target, weight, cfg) return new_divergence(target, weight, cfg) end,
 })

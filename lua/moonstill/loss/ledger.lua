@@ -2,9 +2,9 @@
 --- step, and its results are the step's to add up; but `model:learn(batch, terms)` is called with a
 --- batch alone. So whoever makes a step binds its batches here, and `learn` asks.
 ---
---- A step has `step:norm(on)` (on: 'response' or 'all'); `step:record(batch, terms, results, level)`,
---- called before the core learns: `results` are what `learn` returns, and are not written yet; an
---- error in the terms blames `level`; and `step:learnt(batch)`, called when that has gone well.
+--- A step has `step:norm(on)` (on: 'response' or 'all'); `step:record(batch, terms, results)`,
+--- called before the core learns: `results` are what `learn` returns, and are not written yet; and
+--- `step:learnt(batch)`, called when that has gone well.
 
 local M = {}
 

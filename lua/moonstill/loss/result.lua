@@ -11,6 +11,7 @@
 --- for nothing, and it never changes.
 
 local ffi = require 'ffi'
+local fail = require 'moonstill.base.fail'
 local options_of = require 'moonstill.base.options'
 local sorted = require 'moonstill.base.sorted'
 
@@ -46,15 +47,15 @@ local class = {}
 
 function class.__index(self, name)
   if not known[name] then
-    error(("a result has no '%s'; %s"):format(tostring(name),
-      options_of.instead(name, M.fields)), 2)
+    fail("a result has no '%s'; %s", tostring(name),
+      options_of.instead(name, M.fields))
   end
   local when, sums = MEASURED[self.kind][name], self.memory[self.at]
   if not when or (when == SOMETIMES and not (sums.weight > 0)) then return nil end
   return sums[name]
 end
 
-local function read_only() error('what a call gave does not change', 2) end
+local function read_only() fail('what a call gave does not change') end
 class.__newindex = read_only
 
 function class.__tostring(self)
@@ -69,8 +70,8 @@ local list_class = { __newindex = read_only }
 -- A number out of range is nil, which ends a loop.
 function list_class.__index(_, key)
   if type(key) == 'number' then return nil end
-  error(("results have no '%s': there is a list with one for each term, as in results[1].value")
-    :format(tostring(key)), 2)
+  fail("results have no '%s': there is a list with one for each term, as in results[1].value",
+    tostring(key))
 end
 
 function list_class.__tostring(self)

@@ -8,6 +8,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
@@ -46,16 +47,15 @@ local handle -- the FFI type, below
 local kind = handles.kind('target', C.ms_target_free)
 
 --- The core's pointer; an error when the target was freed or is no target.
+--- @package
 --- @param target ms_target
---- @param level? integer whom to blame, as in `error`
-function M.pointer(target, level)
-  return (kind.pointer(target, (level or 1) + 1))
-end
+function M.pointer(target) return kind.pointer(target) end
 local pointer = kind.pointer
 
 local teachers = setmetatable({}, { __mode = 'k' }) -- by target
 
 --- Takes over a target that the core handed out.
+--- @package
 --- @param p ffi.cdata* `ms_target *`
 --- @param teacher? table who made it, see `ms.teacher`
 --- @return ms_target
@@ -66,47 +66,48 @@ function M.wrap(p, teacher)
 end
 
 --- Who made a target; nil for one made of values.
+--- @package
 --- @param target ms_target
 --- @return table?
 function M.teacher(target) return teachers[target] end
 
-local function number_of(map, what, name, level)
+local function number_of(map, what, name)
   local number = map[name]
   if number then return number end
-  error(("target: no %s '%s'; %s"):format(what, tostring(name),
-    options_of.instead(name, sorted.keys(map))), level + 1)
+  fail("target: no %s '%s'; %s", what, tostring(name),
+    options_of.instead(name, sorted.keys(map)))
 end
 
 --- A temperature as the core takes it: one that was not given is NaN there.
+--- @package
 --- @param what string what errors begin with
 --- @param t number|'""'
---- @param level integer whom to blame, as in `error`
 --- @return number
-function M.temperature(what, t, level)
+function M.temperature(what, t)
   if t == M.defaults.temperature then return NOT_GIVEN end
   if type(t) ~= 'number' then
-    error(('%s: temperature is a %s, expected a number'):format(what, type(t)), level + 1)
+    fail('%s: temperature is a %s, expected a number', what, type(t))
   end
   if not (t > 0 and t < math.huge) then
-    error(('%s: temperature is %g, expected a number above 0'):format(what, t), level + 1)
+    fail('%s: temperature is %g, expected a number above 0', what, t)
   end
   return t
 end
 
 --- The options as the core takes them, in memory that the next call reuses.
+--- @package
 --- @param o table `defaults` filled in
---- @param level integer whom to blame, as in `error`
 --- @return ffi.cdata* `ms_target_options`
-function M.options(o, level)
-  asked.kind = number_of(KIND, 'kind', o.target, level + 1)
+function M.options(o)
+  asked.kind = number_of(KIND, 'kind', o.target)
   asked.k = 0
   if asked.kind == C.MS_TARGET_TOPK then
-    asked.k = check.integer('target', 'k', o.k, 1, check.INT32, level + 1)
+    asked.k = check.integer('target', 'k', o.k, 1, check.INT32)
   end
-  asked.on = number_of(ON, 'positions', o.on, level + 1)
-  asked.hidden_dtype = number_of(DTYPE, 'dtype', o.dtype, level + 1)
-  asked.vocab = check.integer('target', 'vocab', o.vocab, 0, check.INT32, level + 1)
-  asked.temperature = M.temperature('target', o.temperature, level + 1)
+  asked.on = number_of(ON, 'positions', o.on)
+  asked.hidden_dtype = number_of(DTYPE, 'dtype', o.dtype)
+  asked.vocab = check.integer('target', 'vocab', o.vocab, 0, check.INT32)
+  asked.temperature = M.temperature('target', o.temperature)
   asked.teacher_temperature = o.teacher_temperature
   return asked
 end
@@ -115,13 +116,13 @@ end
 local function flat(ctype, rows, cols, what)
   local values = ffi.new(ctype, math.max(#rows * cols, 1))
   for r, row in ipairs(rows) do
-    check.table(what, 'row ' .. r, row, 3)
+    check.table(what, 'row ' .. r, row)
     if #row ~= cols then
-      error(('%s: row %d has %d values, the first one %d'):format(what, r, #row, cols), 3)
+      fail('%s: row %d has %d values, the first one %d', what, r, #row, cols)
     end
     for c = 1, cols do
       if type(row[c]) ~= 'number' then
-        error(('%s: row %d has a %s at %d'):format(what, r, type(row[c]), c), 3)
+        fail('%s: row %d has a %s at %d', what, r, type(row[c]), c)
       end
       values[(r - 1) * cols + c - 1] = row[c]
     end
@@ -133,7 +134,7 @@ local VALUES = { on = 'response', temperature = M.defaults.temperature, teacher_
                  vocab = 0 }
 
 local function given(what, name, options)
-  local o = options_of(what, VALUES, options, 3)
+  local o = options_of(what, VALUES, options)
   o.target, o.dtype, o.k = name, 'f32', 0
   return o
 end
@@ -151,20 +152,19 @@ function M.topk(ids, log_p, log_rest, options)
   check.table('target.topk', 'log_p', log_p)
   check.table('target.topk', 'log_rest', log_rest)
   if #log_p ~= #ids or #log_rest ~= #ids then
-    error(('target.topk: %d rows of ids, %d of log_p, %d of log_rest'):format(#ids, #log_p,
-      #log_rest), 2)
+    fail('target.topk: %d rows of ids, %d of log_p, %d of log_rest', #ids, #log_p, #log_rest)
   end
   o.k = ids[1] and #check.table('target.topk', 'row 1 of ids', ids[1]) or 1
   for r = 1, #log_rest do
     if type(log_rest[r]) ~= 'number' then
-      error(('target.topk: log_rest %d is a %s'):format(r, type(log_rest[r])), 2)
+      fail('target.topk: log_rest %d is a %s', r, type(log_rest[r]))
     end
   end
   for r, row in ipairs(ids) do
-    check.integers('target.topk', ('row %d: id'):format(r), row, 0, check.INT32, 2)
+    check.integers('target.topk', ('row %d: id'):format(r), row, 0, check.INT32)
   end
   local rest = ffi.new('float[?]', math.max(#log_rest, 1), log_rest)
-  check(C.ms_target_topk(M.options(o, 2), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
+  check(C.ms_target_topk(M.options(o), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
     flat('float[?]', log_p, o.k, 'target.topk'), rest, out))
   return handle(out[0])
 end
@@ -179,7 +179,7 @@ function M.logits(rows, options)
   if o.vocab == 0 then
     o.vocab = rows[1] and #check.table('target.logits', 'row 1', rows[1]) or 1
   end
-  check(C.ms_target_logits(M.options(o, 2), #rows, flat('float[?]', rows, o.vocab, 'target.logits'),
+  check(C.ms_target_logits(M.options(o), #rows, flat('float[?]', rows, o.vocab, 'target.logits'),
     out))
   return handle(out[0])
 end
@@ -189,13 +189,13 @@ function methods:free() kind.free(self) end
 
 --- How many positions it covers.
 --- @return integer
-function methods:rows() return tonumber(C.ms_target_rows(pointer(self, 2))) end
+function methods:rows() return tonumber(C.ms_target_rows(pointer(self))) end
 
 --- Facts: kind, rows, vocab, on, teacher_temperature, bytes; temperature where it was given; k, or
 --- width and dtype.
 --- @return table
 function methods:info()
-  check(C.ms_target_info(pointer(self, 2), string_out))
+  check(C.ms_target_info(pointer(self), string_out))
   return json.decode(text(string_out[0]), 'target info')
 end
 
@@ -204,7 +204,7 @@ end
 --- @return number[][] log_p
 --- @return number[] log_rest
 function methods:read()
-  local p, info = pointer(self, 2), self:info()
+  local p, info = pointer(self), self:info()
   local rows, k = info.rows, info.k or 0
   local n = math.max(rows * k, 1)
   local id, lp = ffi.new('int32_t[?]', n), ffi.new('float[?]', n)

@@ -1,6 +1,7 @@
 --- Models as teachers: which one a target is of, and how many ids take part where nobody says it.
 
 local C = require 'moonstill.C'
+local fail = require 'moonstill.base.fail'
 local tokenizer = require 'moonstill.text.tokenizer'
 
 local M = {}
@@ -28,12 +29,11 @@ function M.of(model)
 end
 
 -- The largest id of the tokenizer in a model's folder, and one more; nil without one.
-local function ids_of(path, level)
+local function ids_of(path)
   if type(path) ~= 'string' or C.ms_path_kind(path .. '/tokenizer.json') ~= 1 then return nil end
-  local ok, found = pcall(tokenizer.open, path)
+  local ok, found = fail.pcall(tokenizer.open, path)
   if not ok then
-    error(('%s; without `vocab` the ids that take part are the tokenizer\'s'):format(found),
-      level + 1)
+    fail('%s; without `vocab` the ids that take part are the tokenizer\'s', found)
   end
   local size = found:size()
   found:free()
@@ -43,13 +43,12 @@ end
 --- How many ids of a model mean something: its rows, or fewer where the tokenizer of its folder has
 --- fewer. The folder is looked at once.
 --- @param model ms_model
---- @param level? integer whom to blame, as in `error`
 --- @return integer
-function M.vocab(model, level)
+function M.vocab(model)
   local who = M.of(model)
   if not who.vocab then
     local info = model:info()
-    who.vocab = math.min(info.vocab, ids_of(info.path, (level or 1) + 1) or info.vocab)
+    who.vocab = math.min(info.vocab, ids_of(info.path) or info.vocab)
   end
   return who.vocab
 end

@@ -13,6 +13,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local ends = require 'moonstill.text.ends'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local handles = require 'moonstill.base.handle'
 local options_of = require 'moonstill.base.options'
@@ -46,7 +47,7 @@ end
 --- @return integer[]?
 function methods:next(into)
   if ffi.istype(kind.type, self) and self.p == nil then return nil end
-  local p = kind.pointer(self, 2)
+  local p = kind.pointer(self)
   into = into == nil and {} or check.table('generate', 'into', into)
   local token = ints(self.prompts)
   check(C.ms_generator_next(p, token, live))
@@ -70,13 +71,13 @@ local handle = ffi.metatype('struct { ms_generator *p; int32_t prompts; }', {
 kind.type = handle
 
 -- The prompts as the core takes them: all ids, and where each prompt starts.
-local function flatten(prompts, level)
+local function flatten(prompts)
   local total = 0
   for i, prompt in ipairs(prompts) do
     if type(prompt) ~= 'table' then
-      error(('generate: prompt %d is a %s, not a list of ids'):format(i, type(prompt)), level)
+      fail('generate: prompt %d is a %s, not a list of ids', i, type(prompt))
     end
-    check.integers('generate', ('prompt %d: id'):format(i), prompt, 0, check.INT32, level)
+    check.integers('generate', ('prompt %d: id'):format(i), prompt, 0, check.INT32)
     total = total + #prompt
   end
   local token, start, at = ints(math.max(total, 1)), ints(#prompts + 1), 0
@@ -100,23 +101,22 @@ end
 --- @param prompts integer[][] lists of ids
 --- @param options? table see `defaults`
 --- @return ms_generator
-function M.open(model, prompts, options, level)
-  level = (level or 1) + 1
-  local p = handles.pointer('model', model, level)
-  local o = options_of('generate', M.defaults, options, level)
-  if type(prompts) ~= 'table' then error('generate: a list of prompts expected', level) end
-  local token, start = flatten(prompts, level + 1)
+function M.open(model, prompts, options)
+  local p = handles.pointer('model', model)
+  local o = options_of('generate', M.defaults, options)
+  if type(prompts) ~= 'table' then fail('generate: a list of prompts expected') end
+  local token, start = flatten(prompts)
   local stop = stops_of(model, options)
-  check.integers('generate', 'stop', stop, 0, check.INT32, level)
-  check.integer('generate', 'max_new', o.max_new, 1, check.INT32, level)
-  check.integer('generate', 'top_k', o.top_k, 0, check.INT32, level)
-  check.integer('generate', 'first', o.first, 0, check.INT32 - #prompts, level)
-  check.integer('generate', 'seed', o.seed, 0, check.EXACT, level)
+  check.integers('generate', 'stop', stop, 0, check.INT32)
+  check.integer('generate', 'max_new', o.max_new, 1, check.INT32)
+  check.integer('generate', 'top_k', o.top_k, 0, check.INT32)
+  check.integer('generate', 'first', o.first, 0, check.INT32 - #prompts)
+  check.integer('generate', 'seed', o.seed, 0, check.EXACT)
   local stops = ints(math.max(#stop, 1), stop)
   local c = ffi.new('ms_generate_options', { temperature = o.temperature, top_p = o.top_p,
     top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed,
     first = o.first })
-  check(C.ms_generator_new(p, #prompts, token, start, c, out), level)
+  check(C.ms_generator_new(p, #prompts, token, start, c, out))
   return handle(out[0], #prompts)
 end
 
@@ -124,7 +124,7 @@ end
 --- @param generator ms_generator
 --- @return integer[][] for each prompt the ids that were made
 function M.collect(generator)
-  kind.pointer(generator, 2)
+  kind.pointer(generator)
   local answers, step = {}, {}
   for i = 1, generator.prompts do answers[i] = {} end
   while generator:next(step) do
@@ -141,9 +141,9 @@ end
 -- The options of text: those of ids, and what its tokens are. hidden: ids that are no text.
 -- spelled: ends that are left out where a text ends with their letters.
 local function text_options(model, tok, options)
-  handles.pointer('model', model, 3)
-  handles.pointer('tokenizer', tok, 3)
-  if options ~= nil then check.table('generate', 'options', options, 3) end
+  handles.pointer('model', model)
+  handles.pointer('tokenizer', tok)
+  if options ~= nil then check.table('generate', 'options', options) end
   local o, special = {}, false
   for key, value in sorted.pairs(options or {}) do
     if key == 'special' then special = value else o[key] = value end
@@ -242,9 +242,9 @@ local function row_options(options)
     to[key] = value
   end
   if not FORMS[o.form] then
-    error(('generate: form = %s; there are ids, text'):format(tostring(o.form)), 3)
+    fail('generate: form = %s; there are ids, text', tostring(o.form))
   end
-  check.integer('generate', 'together', o.together, 1, check.INT32, 3)
+  check.integer('generate', 'together', o.together, 1, check.INT32)
   return o, ids
 end
 
@@ -317,10 +317,10 @@ local function add_rows(rows, report, model, chat, prompts, first, last, o, how)
 end
 
 -- What `rows` and `write` are given.
-local function check_rows(chat, prompts, level)
-  check.table('generate', 'chat', chat, level)
-  handles.pointer('tokenizer', chat.tokenizer, level)
-  check.table('generate', 'prompts', prompts, level)
+local function check_rows(chat, prompts)
+  check.table('generate', 'chat', chat)
+  handles.pointer('tokenizer', chat.tokenizer)
+  check.table('generate', 'prompts', prompts)
 end
 
 --- Generates an answer to each prompt, as rows that `ms.dataset` reads: { prompt_ids, answer_ids,
@@ -335,7 +335,7 @@ end
 --- @return table[] rows
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.rows(model, chat, prompts, options)
-  check_rows(chat, prompts, 3)
+  check_rows(chat, prompts)
   local o, ids = row_options(options)
   local how = text_options(model, chat.tokenizer, ids)
   local rows, report = {}, { ended = 0, empty = 0, differ = 0 }
@@ -368,8 +368,8 @@ local ROW = { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.write(path, model, chat, prompts, options)
   check.path('generate', path)
-  check_rows(chat, prompts, 3)
-  handles.pointer('model', model, 2)
+  check_rows(chat, prompts)
+  handles.pointer('model', model)
   local rows, report = M.rows(model, chat, prompts, options)
   local lines = {}
   for i, row in ipairs(rows) do

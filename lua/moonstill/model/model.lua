@@ -9,6 +9,7 @@ local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local device = require 'moonstill.tensor.device'
 local ends = require 'moonstill.text.ends'
+local fail = require 'moonstill.base.fail'
 local generate = require 'moonstill.model.generate'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
@@ -40,16 +41,15 @@ local handle -- the FFI type, below
 local kind = handles.kind('model', C.ms_model_free)
 
 --- The core's pointer; an error when the model was freed or is no model.
+--- @package
 --- @param model ms_model
---- @param level? integer whom to blame, as in `error`
-function M.pointer(model, level) return (kind.pointer(model, (level or 1) + 1)) end
+function M.pointer(model) return kind.pointer(model) end
 local pointer = kind.pointer
 
-local function dtype_number(what, name, level)
+local function dtype_number(what, name)
   local number = DTYPE[name]
   if not number then
-    error(("%s: no dtype '%s'; there are f32, bf16, f16, stored"):format(what, tostring(name)),
-      level + 1)
+    fail("%s: no dtype '%s'; there are f32, bf16, f16, stored", what, tostring(name))
   end
   return number
 end
@@ -58,19 +58,19 @@ end
 local patterns -- luacheck: ignore
 
 -- The options as the core takes them, and as Lua has them.
-local function held(what, given, level)
-  local o = options_of(what, M.defaults, given, level + 1)
+local function held(what, given)
+  local o = options_of(what, M.defaults, given)
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
   patterns = frozen
-  check.integer(what, 'head_bytes', o.head_bytes, 0, check.EXACT, level + 1)
-  return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype, level + 1),
+  check.integer(what, 'head_bytes', o.head_bytes, 0, check.EXACT)
+  return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype),
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
     frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
 end
 
 -- Calls body(device pointer) on the device that the options name, or on one they give.
 local function on_device(o, body)
-  if type(o.device) == 'cdata' then return body(device.pointer(o.device, 4)) end
+  if type(o.device) == 'cdata' then return body(device.pointer(o.device)) end
   local dev = device.open(o.device ~= '' and o.device or 'cpu')
   local status = body(dev.p)
   dev:close() -- the model holds it
@@ -82,9 +82,9 @@ end
 --- @param options? table see `defaults`; device: a name or a device
 --- @return ms_model
 function M.open(path, options)
-  local c, o = held('model.open', options, 2)
+  local c, o = held('model.open', options)
   check.path('model.open', path)
-  check(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end), check.NOWHERE)
+  check.file(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
   return handle(out[0])
 end
 
@@ -94,9 +94,9 @@ end
 --- @param options? table see `defaults`
 --- @return ms_model
 function M.create(config, seed, options)
-  local c, o = held('model.create', options, 2)
+  local c, o = held('model.create', options)
   seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
-  local source = type(config) == 'table' and json.encode(config, nil, 2)
+  local source = type(config) == 'table' and json.encode(config)
     or check.text('model.create', 'config', config)
   check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
   return handle(out[0])
@@ -117,7 +117,7 @@ end
 ---   and what `defaults` has
 --- @return ms_model
 function M.shrink(teacher, options)
-  local p, given, layers = pointer(teacher, 2), {}, nil
+  local p, given, layers = pointer(teacher), {}, nil
   if options ~= nil then check.table('model.shrink', 'options', options) end
   for key, value in sorted.pairs(options or {}) do
     if key == 'layers' then layers = value else given[key] = value end
@@ -126,10 +126,10 @@ function M.shrink(teacher, options)
   if type(layers) == 'number' then
     layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
   elseif type(layers) ~= 'table' then
-    error('model.shrink: layers = a list of layers or their number is needed', 2)
+    fail('model.shrink: layers = a list of layers or their number is needed')
   end
   check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
-  local c = held('model.shrink', given, 2)
+  local c = held('model.shrink', given)
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
   return handle(out[0])
@@ -140,7 +140,7 @@ end
 --- @param options? table see `defaults`
 --- @return ms_model
 function M.copy(model, options)
-  local p, c = pointer(model, 2), held('model.copy', options, 2)
+  local p, c = pointer(model), held('model.copy', options)
   check(C.ms_model_copy(p, c, out))
   return handle(out[0])
 end
@@ -150,7 +150,7 @@ end
 function methods:free() kind.free(self) end
 
 local function set_ends(p, list)
-  check(C.ms_model_set_ends(p, #list, ffi.new('int32_t[?]', math.max(#list, 1), list)), 3)
+  check(C.ms_model_set_ends(p, #list, ffi.new('int32_t[?]', math.max(#list, 1), list)))
 end
 
 -- Those that the files of a folder name; without one, of the folder the model came from.
@@ -165,7 +165,7 @@ end
 --- `add_ends` added. Generation stops there by default; a saved folder names them.
 --- @return integer[]
 function methods:ends()
-  local p = pointer(self, 2)
+  local p = pointer(self)
   if C.ms_model_ends(p, nil) < 0 then set_ends(p, find_ends(self)) end
   local list, n = {}, C.ms_model_ends(p, ids_out)
   for i = 1, n do list[i] = ids_out[0][i - 1] end
@@ -177,7 +177,7 @@ end
 --- @param list integer[]
 --- @return ms_model self
 function methods:add_ends(list)
-  local p, all = pointer(self, 2), self:ends()
+  local p, all = pointer(self), self:ends()
   check.integers('model:add_ends', 'id', list, 0, check.INT32)
   set_ends(p, ends.union(self:info().vocab, all, list))
   return self
@@ -193,40 +193,40 @@ local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
 ---   held; f16 where they came so and are not trained); shard_bytes
 --- @return ms_model self
 function methods:save(path, options)
-  local p, o = pointer(self, 2), options_of('model:save', SAVE, options, 2)
+  local p, o = pointer(self), options_of('model:save', SAVE, options)
   local carry = o.carry ~= '' and check.text('model:save', 'carry', o.carry) or nil
   check.path('model:save', path)
   check.integer('model:save', 'shard_bytes', o.shard_bytes, 0, check.EXACT)
   self:add_ends(carry and find_ends(self, carry) or {})
-  check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype, 2), o.shard_bytes))
+  check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype), o.shard_bytes))
   return self
 end
 
 --- Facts: family, parameters, layers, width, vocab, heads, .., and bytes of memory.
 --- @return table
 function methods:info()
-  check(C.ms_model_info(pointer(self, 2), string_out))
+  check(C.ms_model_info(pointer(self), string_out))
   return json.decode(text(string_out[0]), 'model info')
 end
 
 --- A hash of configuration and weights, which tells whether a model has changed.
 --- @return string
 function methods:hash()
-  check(C.ms_model_hash(pointer(self, 2), string_out))
+  check(C.ms_model_hash(pointer(self), string_out))
   return text(string_out[0])
 end
 
 --- An error that names the first parameter, row and column (from 0) with NaN or infinity in it.
 --- @return ms_model self
 function methods:check_finite()
-  check(C.ms_model_check_finite(pointer(self, 2)))
+  check(C.ms_model_check_finite(pointer(self)))
   return self
 end
 
 --- config.json as this model would write it.
 --- @return table
 function methods:config()
-  check(C.ms_model_config(pointer(self, 2), string_out))
+  check(C.ms_model_config(pointer(self), string_out))
   return json.decode(text(string_out[0]), 'config.json')
 end
 
@@ -235,9 +235,9 @@ end
 --- @return fun(): string?, ms_tensor?, ms_tensor?
 function methods:parameters()
   local i = -1
-  pointer(self, 2)
+  pointer(self)
   return function() -- which keeps the model alive
-    local p = pointer(self, 2)
+    local p = pointer(self)
     i = i + 1
     if i >= C.ms_model_parameter_count(p) then return nil end
     local gradient
@@ -252,7 +252,7 @@ end
 --- Sets all gradients to 0.
 --- @return ms_model self
 function methods:zero_gradients()
-  check(C.ms_model_zero_gradients(pointer(self, 2)))
+  check(C.ms_model_zero_gradients(pointer(self)))
   return self
 end
 
@@ -262,7 +262,7 @@ end
 --- @return ffi.cdata* float[rows * vocab]
 --- @return integer vocab
 function methods:logits(b, rows)
-  local p, given, vocab = pointer(self, 2), batch.pointer(b, 2), self:info().vocab
+  local p, given, vocab = pointer(self), batch.pointer(b), self:info().vocab
   if rows ~= nil then check.integers('model:logits', 'row', rows, 0, check.INT32) end
   local n = rows and #rows or b:tokens()
   local list = ffi.new('int32_t[?]', math.max(n, 1))
@@ -279,7 +279,7 @@ end
 --- @param cfg? table see `ms.kd.defaults`
 --- @return ms_target
 function methods:targets(b, cfg)
-  return (kd.ask(self, pointer(self, 2), b, cfg, 2)) -- keeps the frame
+  return kd.ask(self, pointer(self), b, cfg)
 end
 
 --- Forward, loss, backward: adds to the gradients.
@@ -287,7 +287,7 @@ end
 --- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
 --- @return ms_result[] one for each term; they do not change, see `ms.result`
 function methods:learn(b, terms)
-  return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)) -- keeps the frame
+  return kd.run(C.ms_model_learn, pointer(self), b, terms)
 end
 
 --- The same values without gradients.
@@ -295,7 +295,7 @@ end
 --- @param terms ms_loss_term[]
 --- @return ms_result[] one for each term; they do not change, see `ms.result`
 function methods:evaluate(b, terms)
-  return (kd.run(C.ms_model_evaluate, pointer(self, 2), b, terms, 2)) -- keeps the frame
+  return kd.run(C.ms_model_evaluate, pointer(self), b, terms)
 end
 
 --- Generates from prompts.
@@ -303,8 +303,8 @@ end
 --- @param options? table see `ms.generate.defaults`; without `stop` answers end at `model:ends()`
 --- @return integer[][] for each prompt the ids that were made, a stop token included
 function methods:generate(prompts, options)
-  pointer(self, 2)
-  return generate.collect(generate.open(self, prompts, options, 2))
+  pointer(self)
+  return generate.collect(generate.open(self, prompts, options))
 end
 
 --- Generates a step at a time: `for ids in model:stream(prompts) do`, where ids[i] is the next
@@ -313,8 +313,8 @@ end
 --- @param options? table as for `generate`
 --- @return fun(): integer[]?
 function methods:stream(prompts, options)
-  pointer(self, 2)
-  local generator, step = generate.open(self, prompts, options, 2), {}
+  pointer(self)
+  local generator, step = generate.open(self, prompts, options), {}
   return function() return generator:next(step) end
 end
 

@@ -8,6 +8,7 @@
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
@@ -140,40 +141,37 @@ local function axes_of(panel, x_most, y_most)
   }
 end
 
--- Whoever called the public function is to blame, `level` above the one that calls these.
-local function check_value(i, s, axis, k, level)
+local function check_value(i, s, axis, k)
   local v = s[axis][k]
   if type(v) ~= 'number' and v ~= json.null then
-    error(("plot: series %d ('%s'): %s[%d] is a %s, not a number"):format(i, tostring(s.name), axis,
-      k, type(v)), level + 1)
+    fail("plot: series %d ('%s'): %s[%d] is a %s, not a number", i, tostring(s.name), axis,
+      k, type(v))
   end
 end
 
-local function check_series(i, s, level)
-  level = level + 1
+local function check_series(i, s)
   if type(s) ~= 'table' or type(s.x) ~= 'table' or type(s.y) ~= 'table' or #s.x ~= #s.y then
     local name = type(s) == 'table' and s.name
-    error(("plot: series %d ('%s') needs x and y of equal length"):format(i, tostring(name)), level)
+    fail("plot: series %d ('%s') needs x and y of equal length", i, tostring(name))
   end
-  if s.style ~= nil then check.integer('plot', 'style', s.style, 1, check.INT32, level) end
-  for k = 1, #s.x do check_value(i, s, 'x', k, level) check_value(i, s, 'y', k, level) end
+  if s.style ~= nil then check.integer('plot', 'style', s.style, 1, check.INT32) end
+  for k = 1, #s.x do check_value(i, s, 'x', k) check_value(i, s, 'y', k) end
 end
 
-local function check_panel(panel, level)
-  level = level + 1
+local function check_panel(panel)
   if type(panel) ~= 'table' or type(panel.series) ~= 'table' or #panel.series == 0 then
-    error('plot: a panel needs a list of series', level)
+    fail('plot: a panel needs a list of series')
   end
   for _, end_of in ipairs { 'y_min', 'y_max' } do
     if panel[end_of] ~= nil then
       local least = panel.log and SMALLEST or -LARGEST
-      check.number('plot', end_of, panel[end_of], least, LARGEST, level)
+      check.number('plot', end_of, panel[end_of], least, LARGEST)
     end
   end
   if panel.y_min and panel.y_max and panel.y_min >= panel.y_max then
-    error(('plot: y_min = %g is not below y_max = %g'):format(panel.y_min, panel.y_max), level)
+    fail('plot: y_min = %g is not below y_max = %g', panel.y_min, panel.y_max)
   end
-  for i, s in ipairs(panel.series) do check_series(i, s, level) end
+  for i, s in ipairs(panel.series) do check_series(i, s) end
 end
 
 -- SVG --------------------------------------------------------------------------------------------
@@ -318,14 +316,13 @@ local function put_panel(put, panel, place, width, height)
   put_legend(put, panel, legend, box)
 end
 
-local function picture(panels, options, level)
-  level = level + 1
-  if type(panels) ~= 'table' then error('plot: a panel needs a list of series', level) end
+local function picture(panels, options)
+  if type(panels) ~= 'table' then fail('plot: a panel needs a list of series') end
   if panels.series or #panels == 0 then panels = { panels } end
-  options = options_of.known('plot', { width = true, height = true }, options, level)
-  local width = check.integer('plot', 'width', options.width or 560, 160, 10000, level)
-  local height = check.integer('plot', 'height', options.height or 360, 160, 10000, level)
-  for _, panel in ipairs(panels) do check_panel(panel, level) end
+  options = options_of.known('plot', { width = true, height = true }, options)
+  local width = check.integer('plot', 'width', options.width or 560, 160, 10000)
+  local height = check.integer('plot', 'height', options.height or 360, 160, 10000)
+  for _, panel in ipairs(panels) do check_panel(panel) end
   local put, out = pen()
   put('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">',
     width * #panels, height, width * #panels, height)
@@ -340,14 +337,14 @@ end
 --- @param panels table a panel, or a list of panels
 --- @param options? { width?: integer, height?: integer } of one panel in pixels; default 560, 360
 --- @return string
-function M.svg(panels, options) return (picture(panels, options, 2)) end -- keeps the frame
+function M.svg(panels, options) return picture(panels, options) end
 
 --- Writes an SVG file.
 --- @param path string
 --- @param panels table a panel, or a list of panels
 --- @param options? table as for `svg`
 function M.write(path, panels, options)
-  local text = picture(panels, options, 2)
+  local text = picture(panels, options)
   check.path('plot', path)
   check(C.ms_file_write(path, text, #text))
 end
@@ -432,8 +429,8 @@ end
 --- @param options? { columns?: integer, rows?: integer } of the area inside; default 64, 14
 --- @return string
 function M.sketch(panel, options)
-  check_panel(panel, 2)
-  options = options_of.known('plot', { columns = true, rows = true }, options, 2)
+  check_panel(panel)
+  options = options_of.known('plot', { columns = true, rows = true }, options)
   local columns = check.integer('plot', 'columns', options.columns or 64, 1, 1000)
   local rows = check.integer('plot', 'rows', options.rows or 14, 1, 1000)
   local axes = axes_of(panel, math.max(2, math.floor(columns / 10)),

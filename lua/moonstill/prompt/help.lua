@@ -1,4 +1,5 @@
 --- `help` at the prompt: how it works, and the docstrings of modules, objects and functions.
+local fail = require 'moonstill.base.fail'
 local sorted = require 'moonstill.base.sorted'
 
 local HELP = [[
@@ -54,9 +55,6 @@ local function signature(doc, module)
   return (doc.method and 'x:' or 'ms.' .. module .. '.') .. doc.name .. doc.arguments
 end
 
--- A `level` to blame is handed on between modules, not by a user.
-local function is_inner(doc) return doc.arguments:find '%f[%w]level%f[%W]' ~= nil end
-
 local function print_list(list, module)
   for _, doc in ipairs(list) do
     print(signature(doc, module))
@@ -75,7 +73,7 @@ local function print_module(name)
   local doc, list = docs()[name], {}
   print(doc.about .. '\n')
   for _, f in ipairs(doc.functions) do
-    if not f.method and not is_inner(f) then list[#list + 1] = f end
+    if not f.method then list[#list + 1] = f end
   end
   print_list(list, name)
 end
@@ -123,5 +121,5 @@ return function(about)
     return print_list(methods, module)
   end
   if type(about) == 'table' then return print_names(about) end
-  error('help: nothing to say about a ' .. type(about), 2)
+  fail('help: nothing to say about a ' .. type(about))
 end

@@ -3,6 +3,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
 local optimizer = require 'moonstill.train.optimizer'
@@ -57,7 +58,7 @@ function M.prune(run)
   local sound = run:checkpoint_path(run.state.sound)
   for i = 1, #own - math.max(1, run.keep) do
     if own[i] ~= sound then
-      local ok, why = pcall(check, C.ms_checkpoint_remove(own[i]), check.NOWHERE)
+      local ok, why = pcall(check.file, C.ms_checkpoint_remove(own[i]))
       if not ok then note(run, own[i], tostring(why)) end
     end
   end
@@ -159,7 +160,7 @@ local function check_models(run, old, path)
 end
 
 local function resume_from(run, path, named)
-  local ok, state_text = pcall(run.optimizer.read, run.optimizer, path, run.student)
+  local ok, state_text = fail.pcall(run.optimizer.read, run.optimizer, path, run.student)
   if not ok then
     if C.ms_path_kind(path .. '/state.json') == 0 then error(state_text, 0) end
     error(('%s; it may be of another student than this one: resume=false begins anew')
@@ -219,7 +220,7 @@ end
 -- The newest checkpoint that is whole. Where one can only not be read just now, an older one would
 -- undo what it holds.
 local function find(run)
-  local ok, found = pcall(optimizer.find, run.checkpoints)
+  local ok, found = fail.pcall(optimizer.find, run.checkpoints)
   if ok then return found end
   error(('%s; once it can be read, the same command goes on from there; resume=FOLDER goes on from '
     .. 'another checkpoint'):format(found), 0)

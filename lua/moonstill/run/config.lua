@@ -12,6 +12,7 @@
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local leave = require 'moonstill.base.leave'
 local options_of = require 'moonstill.base.options'
@@ -55,7 +56,7 @@ function M.optional(kind, meaning) return declare { meaning = meaning, kind = ki
 --- @param default? any
 --- @param meaning? string
 function M.one_of(values, default, meaning)
-  if type(values) ~= 'table' or values[1] == nil then error('one_of: a list is needed', 2) end
+  if type(values) ~= 'table' or values[1] == nil then fail('one_of: a list is needed') end
   if default == nil then default = values[1] end
   return declare { values = values, default = default, meaning = meaning, kind = 'one of' }
 end
@@ -336,7 +337,7 @@ local function read_file(state, path)
   if C.ms_path_kind(path) ~= 1 then
     refuse("%s: no such file (arguments are YAML files and key=value)", path)
   end
-  local ok, value = pcall(json.read_yaml, path)
+  local ok, value = fail.pcall(json.read_yaml, path)
   if not ok then refuse('%s', tostring(value)) end
   local guess = type(value) ~= 'table' and paths.guess(path) -- a pointer file is a text of YAML too
   if guess then refuse('%s: %s', path, guess) end
@@ -375,7 +376,7 @@ end
 local function read_argument(state, text)
   local key, raw = text:match '^([%a_][%w_.]*)=(.*)$'
   if not key then return read_file(state, text) end
-  local ok, value = pcall(decode_argument, raw, 'command line: ' .. key)
+  local ok, value = fail.pcall(decode_argument, raw, 'command line: ' .. key)
   local spec = state.map[key]
   if not spec then
     if state.group[key] and ok then return assign_all(state, value, key .. '.', 'command line') end
@@ -540,8 +541,8 @@ end
 ---   recipe does; smoke: values of the --smoke size; args: instead of the global `arg`
 --- @return table the values, nested as in the schema
 local function read(_, schema, options)
-  if type(schema) ~= 'table' then error('config: a table of keys is needed', 2) end
-  options = options_of.known('config', { about = true, smoke = true, args = true }, options, 2)
+  if type(schema) ~= 'table' then fail('config: a table of keys is needed') end
+  options = options_of.known('config', { about = true, smoke = true, args = true }, options)
   local args = options.args or arg or {}
   local state = new_state(schema)
   if has(args, '--help', '-h') then

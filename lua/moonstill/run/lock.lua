@@ -28,7 +28,7 @@ local STATES = { [C.MS_LOCK_KEPT] = 'kept', [C.MS_LOCK_ANEW] = 'anew', [C.MS_LOC
 --- @return '"kept"'|'"anew"'|'"lost"'
 --- @return integer? the other holder's process, 0 when unknown
 function methods:keep()
-  check(C.ms_lock_keep(kind.pointer(self, 2), kept, holder))
+  check(C.ms_lock_keep(kind.pointer(self), kept, holder))
   local state = STATES[kept[0]]
   return state, state == 'lost' and holder[0] or nil
 end
@@ -41,7 +41,7 @@ local handle = ffi.metatype('struct { ms_lock *p; }', {
 kind.type = handle
 
 local function try(path)
-  check(C.ms_lock_open(path, out, holder), 3)
+  check(C.ms_lock_open(path, out, holder))
   if out[0] ~= nil then return handle(out[0]) end
   return nil, holder[0]
 end

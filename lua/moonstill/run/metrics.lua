@@ -50,7 +50,7 @@ function methods:write(entry)
     self.say(('note: %s was removed: it begins anew with step %d'):format(self.path, entry.step))
   end
   local ok, why = append(self.path, line .. '\n')
-  if not ok then error(why, 2) end
+  if not ok then error(why, 0) end
 end
 
 local class = { __index = methods }
@@ -70,7 +70,7 @@ end
 function M.open(path, step, say)
   local there = C.ms_path_kind(path) ~= 0 and cut_back(path, step) or {}
   local ok, why = append(path, '')
-  if not ok then error(why, 2) end
+  if not ok then error(why, 0) end
   return setmetatable({ path = path, there = there, say = say }, class)
 end
 

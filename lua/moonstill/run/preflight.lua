@@ -1,6 +1,7 @@
 --- What can be known before a run's first step, and is better said then than after its last.
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local paths = require 'moonstill.base.paths'
 local progress = require 'moonstill.run.progress'
 
@@ -49,14 +50,13 @@ end
 --- An error when the output folder is, holds or lies in what the run reads, and may write over.
 --- @param cfg table
 --- @param options table of `run.open`
---- @param level integer whom to blame, as in `error`
-function M.apart(cfg, options, level)
+function M.apart(cfg, options)
   local output = paths.real(cfg.output)
   for _, input in ipairs(inputs_of(cfg, options)) do
     local how = clash(output, input)
     if how then
-      error(('run.open: output = %s %s %s (%s), which the run reads: give another output')
-        :format(cfg.output, how, input.name, input.path), level + 1)
+      fail('run.open: output = %s %s %s (%s), which the run reads: give another output',
+        cfg.output, how, input.name, input.path)
     end
   end
 end
@@ -98,7 +98,7 @@ function M.room(run) room(run, checkpoint_bytes(run), 'a checkpoint') end
 --- student goes, a folder cannot be written, the disk is full, files may not be large enough, the
 --- student cannot read a sample, or no sample has a weight.
 function M.check(run)
-  check(C.ms_model_save_check(run.student_path), check.NOWHERE)
+  check.file(C.ms_model_save_check(run.student_path))
   for _, name in ipairs { '', '/checkpoints', '/student', '/metrics.jsonl' } do
     writable(run.output .. name)
   end

@@ -18,6 +18,7 @@ local check = require 'moonstill.base.check'
 local checkpoints = require 'moonstill.run.checkpoints'
 local departures = require 'moonstill.run.departures'
 local config = require 'moonstill.run.config'
+local fail = require 'moonstill.base.fail'
 local finished = require 'moonstill.run.finished'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
@@ -136,7 +137,7 @@ local function after_step(run)
 end
 
 local function next_step(run)
-  steps.check_closed(run.step, 2)
+  steps.check_closed(run.step)
   after_step(run)
   if run.state.step >= run.state.total then
     learning.check_end(run)
@@ -152,7 +153,7 @@ end
 --- process after the current one, with everything saved.
 --- @return fun(): ms_step?
 function methods:steps()
-  if not self.optimizer then error('run: used after finish', 2) end
+  if not self.optimizer then fail('run: used after finish') end
   C.ms_interrupt_watch(1)
   return next_step, self
 end
@@ -263,10 +264,10 @@ local function open_schedules(run, given)
   run.schedules = {}
   for name, f in sorted.pairs(given or {}) do
     if run.step[name] ~= nil then
-      error(("run: a schedule cannot be called '%s'"):format(name), 3)
+      fail("run: a schedule cannot be called '%s'", name)
     end
     if type(f) ~= 'function' then
-      error(("run: schedule '%s' is a %s, not a function"):format(name, type(f)), 3)
+      fail("run: schedule '%s' is a %s, not a function", name, type(f))
     end
     run.schedules[name] = f
   end
@@ -293,13 +294,13 @@ local function new_run(cfg, options)
   return run
 end
 
-local function take_lock(run, level)
+local function take_lock(run)
   check(C.ms_dir_make(run.output))
   local held, process = lock.open(run.output .. '/run.lock')
   run.lock = held
   if held then return end
-  error(('run.open: another run is in the folder %s%s: wait for its end, or give another output')
-    :format(run.output, process_text(process)), level + 1)
+  fail('run.open: another run is in the folder %s%s: wait for its end, or give another output',
+    run.output, process_text(process))
 end
 
 -- Everything that can fail once the folder is the run's.
@@ -331,20 +332,20 @@ end
 --- @return ms_run
 function M.open(cfg, options)
   check.table('run.open', 'cfg', cfg)
-  options = options_of.known('run.open', OPTIONS, options, 2)
+  options = options_of.known('run.open', OPTIONS, options)
   for _, name in ipairs { 'student', 'data' } do
-    if not options[name] then error('run.open: ' .. name .. ' is needed', 2) end
+    if not options[name] then fail('run.open: ' .. name .. ' is needed') end
   end
   if type(cfg.output) ~= 'string' or cfg.output == '' then
-    error('run.open: cfg.output must name a folder', 2)
+    fail('run.open: cfg.output must name a folder')
   end
-  settings.check(cfg, 2)
-  preflight.apart(cfg, options, 2)
-  local ok, why = pcall(json.encode, cfg)
-  if not ok then error('run.open: checkpoints cannot hold this cfg: ' .. tostring(why), 2) end
+  settings.check(cfg)
+  preflight.apart(cfg, options)
+  local ok, why = fail.pcall(json.encode, cfg)
+  if not ok then fail('run.open: checkpoints cannot hold this cfg: ' .. tostring(why)) end
   local run = new_run(cfg, options)
   open_schedules(run, options.schedules)
-  take_lock(run, 2)
+  take_lock(run)
   open_outputs[run.output] = true
   ok, why = pcall(start, run)
   if ok then return run end
@@ -379,8 +380,8 @@ end
 --- Saves a last checkpoint, and the student in the folder `student` of the output folder: there is
 --- the one that was there or the new one, whole, at any moment.
 function methods:finish()
-  if not self.optimizer then error('run: finished already', 2) end
-  steps.check_closed(self.step, 2)
+  if not self.optimizer then fail('run: finished already') end
+  steps.check_closed(self.step)
   if not self.finished then
     learning.check_end(self)
     soundness.check(self, true)

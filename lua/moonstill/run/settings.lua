@@ -3,6 +3,7 @@
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local config = require 'moonstill.run.config'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local options = require 'moonstill.base.options'
 local optimizer = require 'moonstill.train.optimizer'
@@ -35,31 +36,29 @@ end
 local INTEGERS = { { 'batch', 'tokens', 1 }, { 'batch', 'micro_tokens', 1 },
   { 'checkpoint', 'every', 0 }, { 'checkpoint', 'keep', 0 }, { 'optim', 'max_skips', 1 } }
 
-local function check_number(path, value, level)
+local function check_number(path, value)
   local kind = value ~= nil and config.refused(path, value)
   if not kind then return end
-  error(('run.open: %s = %s, expected %s'):format(path, tostring(value), kind), level + 1)
+  fail('run.open: %s = %s, expected %s', path, tostring(value), kind)
 end
 
 --- An error when a run cannot be made of this configuration.
---- @param level integer whom to blame, as in `error`
-function M.check(cfg, level)
+function M.check(cfg)
   for _, group in ipairs { 'batch', 'checkpoint' } do
-    options.known('run.open: ' .. group, DEFAULT[group], cfg[group], level + 1)
+    options.known('run.open: ' .. group, DEFAULT[group], cfg[group])
   end
-  options.known('run.open: optim', optimizer.keys, cfg.optim, level + 1)
+  options.known('run.open: optim', optimizer.keys, cfg.optim)
   for _, s in ipairs(INTEGERS) do
-    check.integer('run.open', s[1] .. '.' .. s[2], M.get(cfg, s[1], s[2]), s[3], check.EXACT,
-      level + 1)
+    check.integer('run.open', s[1] .. '.' .. s[2], M.get(cfg, s[1], s[2]), s[3], check.EXACT)
   end
   for _, name in ipairs { 'seed', 'max_steps' } do
     if cfg[name] ~= nil then
-      check.integer('run.open', name, cfg[name], 0, check.EXACT, level + 1)
+      check.integer('run.open', name, cfg[name], 0, check.EXACT)
     end
   end
-  check_number('epochs', cfg.epochs, level + 1)
+  check_number('epochs', cfg.epochs)
   for name, value in sorted.pairs(cfg.optim or {}) do
-    check_number('optim.' .. name, value, level + 1)
+    check_number('optim.' .. name, value)
   end
 end
 

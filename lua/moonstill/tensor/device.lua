@@ -35,10 +35,8 @@ function M.open(spec)
 end
 
 --- The core's pointer; an error when the device is closed or is no device.
+--- @package
 --- @param device ms_device
---- @param level? integer whom to blame, as in `error`
-function M.pointer(device, level)
-  return (kind.pointer(device, (level or 1) + 1))
-end
+function M.pointer(device) return kind.pointer(device) end
 
 return M

@@ -6,6 +6,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local sorted = require 'moonstill.base.sorted'
 local pointer = require('moonstill.tensor.tensor').pointer
 
@@ -33,7 +34,7 @@ local function call(name, count)
   return function(...)
     local args, n = { ... }, math.max(select('#', ...), count)
     for i = 1, count do
-      if args[i] ~= nil then args[i] = pointer(args[i], 2) end
+      if args[i] ~= nil then args[i] = pointer(args[i]) end
     end
     if defaults[name] and n == count then
       n = n + 1
@@ -44,7 +45,7 @@ local function call(name, count)
       check.integer(name, integer[1], args[count + 1], integer[2], integer[3])
     end
     local ok, status = pcall(f, unpack(args, 1, n))
-    if not ok then error(('%s: %s'):format(name, status), 2) end -- another number of arguments
+    if not ok then fail('%s: %s', name, status) end -- another number of arguments
     check(status)
   end
 end
@@ -57,7 +58,7 @@ local sum = ffi.new 'double[1]'
 --- @param x ms_tensor
 --- @return number
 function M.sum_squares(x)
-  check(C.ms_sum_squares(pointer(x, 2), sum))
+  check(C.ms_sum_squares(pointer(x), sum))
   return sum[0]
 end
 
@@ -67,7 +68,7 @@ local place = ffi.new 'int64_t[1]'
 --- @param x ms_tensor f32 or bf16
 --- @return integer?
 function M.not_finite(x)
-  check(C.ms_not_finite(pointer(x, 2), place))
+  check(C.ms_not_finite(pointer(x), place))
   if place[0] >= 0 then return tonumber(place[0]) end
 end
 

@@ -6,6 +6,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local device = require 'moonstill.tensor.device'
+local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local sorted = require 'moonstill.base.sorted'
 
@@ -30,38 +31,35 @@ local handle -- the FFI type, below
 local kind = handles.kind('tensor', C.ms_tensor_free)
 
 --- The core's pointer; an error when the tensor was freed or is no tensor.
+--- @package
 --- @param t ms_tensor
---- @param level? integer whom to blame, as in `error`
-function M.pointer(t, level)
-  return (kind.pointer(t, (level or 1) + 1))
-end
+function M.pointer(t) return kind.pointer(t) end
 local pointer = kind.pointer
 
 --- Takes over a tensor that the core handed out.
+--- @package
 --- @param p ffi.cdata* `ms_tensor *`
 --- @return ms_tensor
 function M.wrap(p) return handle(p) end
 
 -- Puts the sizes into `shape`; returns the rank.
-local function fill_shape(level, ...)
-  level = level + 1
+local function fill_shape(...)
   local rank = select('#', ...)
   if rank < 1 or rank > MAX_RANK then
-    error(('tensor: rank %d not in 1..%d'):format(rank, MAX_RANK), level)
+    fail('tensor: rank %d not in 1..%d', rank, MAX_RANK)
   end
   for i = 1, rank do
     local size = select(i, ...)
-    shape[i - 1] = check.integer('tensor', 'size ' .. i, size, 1, check.EXACT, level)
+    shape[i - 1] = check.integer('tensor', 'size ' .. i, size, 1, check.EXACT)
   end
   return rank
 end
 
--- `level`: whom to blame, as in `error`.
-local function new(level, dev, dtype, ...)
+local function new(dev, dtype, ...)
   local number = dtypes[dtype]
-  if not number then error(("tensor: no dtype '%s'"):format(dtype), level) end
-  local p, rank = device.pointer(dev, level), fill_shape(level, ...)
-  check(C.ms_tensor_new(p, number, rank, shape, out), level)
+  if not number then fail("tensor: no dtype '%s'", dtype) end
+  local p, rank = device.pointer(dev), fill_shape(...)
+  check(C.ms_tensor_new(p, number, rank, shape, out))
   return handle(out[0])
 end
 
@@ -71,8 +69,8 @@ end
 --- @param ... integer the shape, outermost first
 --- @return ms_tensor
 function M.new(dev, dtype, ...)
-  if type(dtype) == 'string' then return (new(3, dev, dtype, ...)) end
-  return (new(3, dev, 'f32', dtype, ...)) -- keeps the frame
+  if type(dtype) == 'string' then return new(dev, dtype, ...) end
+  return new(dev, 'f32', dtype, ...)
 end
 
 --- Like `new`, filled with zeros.
@@ -83,9 +81,9 @@ end
 function M.zeros(dev, dtype, ...)
   local t
   if type(dtype) == 'string' then
-    t = new(3, dev, dtype, ...)
+    t = new(dev, dtype, ...)
   else
-    t = new(3, dev, 'f32', dtype, ...)
+    t = new(dev, 'f32', dtype, ...)
   end
   check(C.ms_tensor_zero(t.p))
   return t
@@ -96,24 +94,24 @@ function methods:free() kind.free(self) end
 
 --- 'f32', 'bf16', ...
 --- @return string
-function methods:dtype() return names[C.ms_tensor_dtype(pointer(self, 2))] end
+function methods:dtype() return names[C.ms_tensor_dtype(pointer(self))] end
 
 --- The sizes, outermost first: `local rows, cols = t:shape()`.
 --- @return integer ...
 function methods:shape()
-  local p, sizes = pointer(self, 2), {}
+  local p, sizes = pointer(self), {}
   for i = 1, C.ms_tensor_rank(p) do sizes[i] = tonumber(C.ms_tensor_size(p, i - 1)) end
   return unpack(sizes)
 end
 
 --- The number of elements.
 --- @return integer
-function methods:count() return tonumber(C.ms_tensor_size(pointer(self, 2), -1)) end
+function methods:count() return tonumber(C.ms_tensor_size(pointer(self), -1)) end
 
 -- The name of an FFI array's elements and their number.
 local function array_of(x)
   local cell = type(x) == 'cdata' and tostring(ffi.typeof(x)):match '^ctype<([%w_ ]-) %[[%d?]+%]>$'
-  if not cell then error('tensor: a table or an FFI array expected', 3) end
+  if not cell then fail('tensor: a table or an FFI array expected') end
   return cell, ffi.sizeof(x) / ffi.sizeof(cell)
 end
 
@@ -123,7 +121,7 @@ local function flatten(x, list)
     local v = x[i]
     if type(v) == 'table' then flatten(v, list)
     elseif type(v) == 'number' then list[#list + 1] = v
-    else error('tensor: number expected, got ' .. type(v), 4) end
+    else fail('tensor: number expected, got ' .. type(v)) end
   end
   return list
 end
@@ -133,7 +131,7 @@ end
 --- @param x table|ffi.cdata*
 --- @return ms_tensor self
 function methods:write(x)
-  local p, n, from = pointer(self, 2), nil, nil
+  local p, n, from = pointer(self), nil, nil
   if type(x) == 'table' then
     x = flatten(x, {})
     n, from = #x, 1
@@ -145,7 +143,7 @@ function methods:write(x)
     end
     n, from = count, 0
   else
-    error('tensor: a table or an FFI array expected, got ' .. type(x), 2)
+    fail('tensor: a table or an FFI array expected, got ' .. type(x))
   end
   local buffer = ffi.new('double[?]', math.max(n, 1))
   for i = 0, n - 1 do buffer[i] = tonumber(x[from + i]) end
@@ -158,7 +156,7 @@ end
 --- @param into? ffi.cdata*
 --- @return table|ffi.cdata*
 function methods:read(into)
-  local p = pointer(self, 2)
+  local p = pointer(self)
   local n = tonumber(C.ms_tensor_size(p, -1))
   if into then
     local cell, count = array_of(into)
@@ -167,7 +165,7 @@ function methods:read(into)
     elseif cell == 'double' then
       check(C.ms_tensor_read_double(p, into, count))
     else
-      error(('tensor: %s into an array of %s'):format(self:dtype(), cell), 2)
+      fail('tensor: %s into an array of %s', self:dtype(), cell)
     end
     return into
   end
@@ -182,7 +180,7 @@ end
 --- @param ... integer the shape
 --- @return ms_tensor
 function methods:view(offset, ...)
-  local p, rank = pointer(self, 2), fill_shape(2, ...)
+  local p, rank = pointer(self), fill_shape(...)
   check.integer('tensor', 'offset', offset, 0, check.EXACT)
   check(C.ms_tensor_view(p, C.ms_tensor_dtype(p), offset, rank, shape, out))
   return handle(out[0])
@@ -192,7 +190,7 @@ end
 --- @param from ms_tensor
 --- @return ms_tensor self
 function methods:copy(from)
-  check(C.ms_tensor_copy(pointer(self, 2), pointer(from, 2)))
+  check(C.ms_tensor_copy(pointer(self), pointer(from)))
   return self
 end
 
@@ -242,7 +240,7 @@ kind.type = handle
 
 return setmetatable(M, {
   __call = function(_, dev, dtype, ...)
-    if type(dtype) == 'string' then return (new(3, dev, dtype, ...)) end
-    return (new(3, dev, 'f32', dtype, ...)) -- keeps the frame
+    if type(dtype) == 'string' then return new(dev, dtype, ...) end
+    return new(dev, 'f32', dtype, ...)
   end,
 })

@@ -3,6 +3,7 @@
 --- For toy models and tests. Text is cut as GPT-2 cuts it, every byte has a token, so nothing is
 --- unknown. Learning is deterministic: the most frequent pair is merged first, ties by spelling.
 
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
@@ -117,13 +118,12 @@ end
 function M.learn(texts, size)
   check.integer('bpe', 'size', size, 0, check.INT32)
   if size < 256 + #M.special then
-    error(('bpe: a vocabulary of %d cannot hold 256 bytes and %d special tokens')
-      :format(size, #M.special), 2)
+    fail('bpe: a vocabulary of %d cannot hold 256 bytes and %d special tokens', size, #M.special)
   end
   local count = {}
   for i, text in ipairs(check.table('bpe', 'texts', texts)) do
     check.text('bpe', ('text %d'):format(i), text)
-    if text:find '[\128-\255]' then error('bpe: only ASCII can be learnt from', 2) end
+    if text:find '[\128-\255]' then fail('bpe: only ASCII can be learnt from') end
     words_of(text, count)
   end
   local words = sorted_words(count)
@@ -188,10 +188,10 @@ function M.roles(size)
   return roles
 end
 
-local function check_vocabulary(vocabulary, level)
-  local v = check.table('bpe', 'vocabulary', vocabulary, level + 1)
-  check.table('bpe', 'vocabulary.tokens', v.tokens, level + 1)
-  check.table('bpe', 'vocabulary.merges', v.merges, level + 1)
+local function check_vocabulary(vocabulary)
+  local v = check.table('bpe', 'vocabulary', vocabulary)
+  check.table('bpe', 'vocabulary.tokens', v.tokens)
+  check.table('bpe', 'vocabulary.merges', v.merges)
   return v
 end
 
@@ -201,7 +201,7 @@ end
 --- @param vocabulary table from `learn`
 --- @param context integer the longest text of the model that will use it, in tokens
 function M.write(folder, vocabulary, context)
-  check_vocabulary(vocabulary, 2)
+  check_vocabulary(vocabulary)
   check.integer('bpe', 'context', context, 1, check.INT32)
   check(C.ms_dir_make(check.text('bpe', 'folder', folder)))
   local function put(name, value)
@@ -214,6 +214,6 @@ function M.write(folder, vocabulary, context)
 end
 
 --- How many ids a vocabulary has, special ones included: a model's `vocab_size`.
-function M.size(vocabulary) return #check_vocabulary(vocabulary, 2).tokens + #M.special end
+function M.size(vocabulary) return #check_vocabulary(vocabulary).tokens + #M.special end
 
 return M

@@ -27,6 +27,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local ends = require 'moonstill.text.ends'
+local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
@@ -58,10 +59,10 @@ local function is_model(x)
 end
 
 -- The folder of a model, which may be given as a path; nil when it has none.
-local function folder_of(x, level)
-  if type(x) == 'string' then return check.path('chat', x, level + 1) end
+local function folder_of(x)
+  if type(x) == 'string' then return check.path('chat', x) end
   if not is_model(x) then
-    error('chat: a model or a folder expected, got ' .. type(x), level + 1)
+    fail('chat: a model or a folder expected, got ' .. type(x))
   end
   local path = x:info().path
   return type(path) == 'string' and path ~= '' and path or nil
@@ -158,7 +159,7 @@ local function continue(chat, head, tail)
       return behind, nc, k
     end
   end
-  error('the answer cannot be cut from its prompt: they share a character', 0)
+  fail('the answer cannot be cut from its prompt: they share a character')
 end
 
 -- turns ------------------------------------------------------------------------------------------
@@ -166,13 +167,13 @@ end
 local function content_of(message, where)
   local content = message.content
   if type(content) == 'string' then return content end
-  if not json.is_array(content) then error(where .. ': content is not text', 0) end
+  if not json.is_array(content) then fail(where .. ': content is not text') end
   local parts = {}
   for i, part in ipairs(content) do
     if type(part) ~= 'table' or part.type ~= 'text' or type(part.text) ~= 'string' then
       local kind = type(part) == 'table' and type(part.type) == 'string' and part.type ~= 'text'
-      error(('%s: part %d of the content is not text%s'):format(where, i,
-        kind and (' but of type %s'):format(json.encode(part.type)) or ''), 0)
+      fail('%s: part %d of the content is not text%s', where, i,
+        kind and (' but of type %s'):format(json.encode(part.type)) or '')
     end
     parts[i] = part.text
   end
@@ -213,40 +214,40 @@ end
 
 -- A message's role, content and weight.
 local function read_message(chat, message, where)
-  if type(message) ~= 'table' then error(where .. ': no role', 0) end
+  if type(message) ~= 'table' then fail(where .. ': no role') end
   local role = message.role
   if type(role) ~= 'string' or role == '' then
-    error(where .. ': no role' .. (message.from ~= nil
-      and '; turns of "from" and "value" are not read' or ''), 0)
+    fail(where .. ': no role' .. (message.from ~= nil
+      and '; turns of "from" and "value" are not read' or ''))
   end
   if not is_role[role] then
-    error(('%s: no role %s; %s'):format(where, json.encode(role),
-      options_of.instead(role, ROLES)), 0)
+    fail('%s: no role %s; %s', where, json.encode(role),
+      options_of.instead(role, ROLES))
   end
   local unread = fields.unread(message)
   if #unread > 0 then
-    error(('%s: what is learnt depends on "%s", which nothing reads'):format(where,
-      table.concat(unread, '", "')), 0)
+    fail('%s: what is learnt depends on "%s", which nothing reads', where,
+      table.concat(unread, '", "'))
   end
   local content, weight = content_of(message, where), weight_of(message.weight, where)
   if role ~= 'assistant' then return role, content, weight end
   content = answer_of(chat, content)
-  if weight > 0 and content == '' then error(where .. ': empty answer', 0) end
+  if weight > 0 and content == '' then fail(where .. ': empty answer') end
   return role, content, weight
 end
 
 local function add_messages(chat, messages, open)
   if chat.markup ~= 'chatml' then
-    error(('messages are written as ChatML, and this tokenizer has no %s and %s: give prompts and '
-      .. 'answers, or texts, in columns of their own'):format(ends.turn.first, ends.turn.last), 0)
+    fail('messages are written as ChatML, and this tokenizer has no %s and %s: give prompts and '
+      .. 'answers, or texts, in columns of their own', ends.turn.first, ends.turn.last)
   end
-  if not json.is_array(messages) then error('messages are no list', 0) end
-  if #messages == 0 then error('messages are an empty list', 0) end
+  if not json.is_array(messages) then fail('messages are no list') end
+  if #messages == 0 then fail('messages are an empty list') end
   for i, message in ipairs(messages) do
     local role, content, weight = read_message(chat, message, 'message ' .. i)
     local last = open and i == #messages
     if last and role ~= 'assistant' then
-      error('ended is false, and the last message is no answer', 0)
+      fail('ended is false, and the last message is no answer')
     end
     add_turn(chat, role, content, weight, last)
   end
@@ -254,8 +255,8 @@ end
 
 local function need_eos(chat)
   if chat.eos[1] then return chat.eos[1] end
-  error('no token ends a text: generation_config.json, config.json and tokenizer_config.json name '
-    .. 'none that the tokenizer has', 0)
+  fail('no token ends a text: generation_config.json, config.json and tokenizer_config.json name '
+    .. 'none that the tokenizer has')
 end
 
 -- A text without the BOS and the end that it spells; the end to write behind it.
@@ -266,10 +267,10 @@ local function bare(chat, text)
 end
 
 local function add_pair(chat, prompt, answer, open)
-  if type(prompt) ~= 'string' then error('the prompt is not text', 0) end
-  if type(answer) ~= 'string' then error('the answer is not text', 0) end
+  if type(prompt) ~= 'string' then fail('the prompt is not text') end
+  if type(answer) ~= 'string' then fail('the answer is not text') end
   if chat.markup == 'chatml' then answer = answer_of(chat, answer) end
-  if answer == '' then error('empty answer', 0) end
+  if answer == '' then fail('empty answer') end
   if chat.markup == 'chatml' then
     add_turn(chat, 'user', prompt, 1)
     return add_turn(chat, 'assistant', answer, 1, open)
@@ -286,8 +287,8 @@ local function add_pair(chat, prompt, answer, open)
 end
 
 local function add_text(chat, text, open)
-  if type(text) ~= 'string' then error('the text is not text', 0) end
-  if text == '' then error('empty text', 0) end
+  if type(text) ~= 'string' then fail('the text is not text') end
+  if text == '' then fail('empty text') end
   local rest, eos = bare(chat, ends.behind(chat.tokenizer, chat.bos, text))
   note_spelled(chat, rest)
   local ids, n = chat.tokenizer:encode(rest, PLAIN)
@@ -297,12 +298,12 @@ end
 
 local function add_exact(chat, name, list, weight)
   local size = chat.tokenizer:size()
-  if not json.is_array(list) then error(name .. ' is no list', 0) end
-  if #list == 0 then error(name .. ' is empty', 0) end
+  if not json.is_array(list) then fail(name .. ' is no list') end
+  if #list == 0 then fail(name .. ' is empty') end
   for i, id in ipairs(list) do
     if type(id) ~= 'number' or id % 1 ~= 0 or id < 0 or id >= size then
-      error(('%s: id %d is %s; ids of this tokenizer are integers in 0..%d'):format(name, i,
-        tostring(id), size - 1), 0)
+      fail('%s: id %d is %s; ids of this tokenizer are integers in 0..%d', name, i,
+        tostring(id), size - 1)
     end
   end
   add_list(list, weight)
@@ -324,7 +325,7 @@ local function finish(messages)
     weights[t], all[t] = label[t + 1], share[t + 1]
     any = any or label[t + 1] > 0
   end
-  if not any then error('no token is supervised' .. why_nothing(messages), 0) end
+  if not any then fail('no token is supervised' .. why_nothing(messages)) end
   return ids, length, weights, all, as_letters
 end
 
@@ -339,7 +340,7 @@ end
 --- @return ffi.cdata* all float[n]
 --- @return string? as_letters a special token that a text spells and that is read as letters
 function methods:encode(sample)
-  if type(sample) ~= 'table' then error('chat: a sample is a table', 2) end
+  if type(sample) ~= 'table' then fail('chat: a sample is a table') end
   local open = sample.ended == false
   begin(self)
   if sample.prompt_ids ~= nil or sample.answer_ids ~= nil then
@@ -353,7 +354,7 @@ function methods:encode(sample)
   elseif sample.text ~= nil then
     add_text(self, sample.text, open)
   else
-    error('no messages, no prompt and answer, no text', 0)
+    fail('no messages, no prompt and answer, no text')
   end
   return finish(sample.messages)
 end
@@ -370,7 +371,7 @@ function methods:prompt(prompt)
     add_id(self.start_id, 0)
   end
   local text = self.markup == 'chatml' and 'assistant\n' or prompt
-  if type(text) ~= 'string' then error('chat: this tokenizer has no turns; give a text', 2) end
+  if type(text) ~= 'string' then fail('chat: this tokenizer has no turns; give a text') end
   if self.markup == 'plain' then text = ends.behind(self.tokenizer, self.bos, text) end
   local ids, n = self.tokenizer:encode(text, PLAIN)
   add_ids(ids, 0, n, 0)
@@ -409,12 +410,12 @@ end
 
 local function compare(chat, others)
   for _, other in ipairs(others) do
-    local folder = folder_of(other, 3)
+    local folder = folder_of(other)
     if has_tokenizer(folder) and folder ~= chat.folder then
       local tok = tokenizer.open(folder)
-      local ok, why = pcall(tok.same, tok, chat.tokenizer)
+      local ok, why = fail.pcall(tok.same, tok, chat.tokenizer)
       tok:free()
-      if not ok then error('chat: student and teacher: ' .. tostring(why), 0) end
+      if not ok then error('chat: student and teacher: ' .. why, 0) end
     end
   end
 end
@@ -429,13 +430,13 @@ local function marks_of(tok, ...)
 end
 
 local function find_folder(model, teachers)
-  local first = folder_of(model, 3)
+  local first = folder_of(model)
   if has_tokenizer(first) then return first end
   for _, teacher in ipairs(teachers) do
-    local folder = folder_of(teacher, 3)
+    local folder = folder_of(teacher)
     if has_tokenizer(folder) then return folder end
   end
-  return first or error('chat: a model without a folder has no tokenizer', 0)
+  return first or fail('chat: a model without a folder has no tokenizer')
 end
 
 methods.__index = methods

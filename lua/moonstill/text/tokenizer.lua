@@ -9,6 +9,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local options_of = require 'moonstill.base.options'
 local text_of = require 'moonstill.base.text'
@@ -33,14 +34,14 @@ local handle -- the FFI type, below
 local kind = handles.kind('tokenizer', C.ms_tokenizer_free)
 
 --- The core's pointer; an error when the tokenizer was freed or is none.
+--- @package
 --- @param tokenizer ms_tokenizer
---- @param level? integer whom to blame, as in `error`
-function M.pointer(tokenizer, level) return (kind.pointer(tokenizer, (level or 1) + 1)) end
+function M.pointer(tokenizer) return kind.pointer(tokenizer) end
 local pointer = kind.pointer
 
-local function is_text(s, what, level)
+local function is_text(s, what)
   if type(s) ~= 'string' then
-    error(('tokenizer: %s is a %s, not a string'):format(what, type(s)), (level or 2) + 1)
+    fail('tokenizer: %s is a %s, not a string', what, type(s))
   end
 end
 
@@ -48,21 +49,19 @@ end
 --- from it stay valid.
 function methods:free() kind.free(self) end
 
--- `level`: whom to blame, as in `error`.
-local function encode(self, text, options, level)
-  level = level + 1
-  local p = pointer(self, level)
-  is_text(text, 'text', level)
-  options_of.known('tokenizer', ENCODE, options, level)
+local function encode(self, text, options)
+  local p = pointer(self)
+  is_text(text, 'text')
+  options_of.known('tokenizer', ENCODE, options)
   local special = options and options.special and 1 or 0
   local parse = (not options or options.parse ~= false) and 1 or 0
   local room = math.floor(#text / 3) + 16 -- often enough
   local ids = ints(room)
-  check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count), level)
+  check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count))
   local n = tonumber(count[0])
   if n > room then
     ids = ints(n)
-    check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, n, count), level)
+    check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, n, count))
   end
   return ids, n
 end
@@ -75,8 +74,7 @@ end
 --- @return ffi.cdata* ids int32_t[n], 0-based
 --- @return integer n
 function methods:encode(text, options)
-  local ids, n = encode(self, text, options, 2)
-  return ids, n
+  return encode(self, text, options)
 end
 
 --- The ids of a text as a Lua array, from 1. For the prompt and for tests: `encode` costs less.
@@ -84,20 +82,20 @@ end
 --- @param options? table as for `encode`
 --- @return integer[]
 function methods:ids(text, options)
-  local ids, n = encode(self, text, options, 2)
+  local ids, n = encode(self, text, options)
   local t = {}
   for i = 1, n do t[i] = ids[i - 1] end
   return t
 end
 
-local function as_array(ids, n, level)
+local function as_array(ids, n)
   if type(ids) == 'cdata' then
-    if not n then error('tokenizer: ids of the FFI need their number', level + 1) end
-    check.integer('tokenizer', 'the number of ids', n, 0, check.EXACT, level + 1)
-    return check.cells('tokenizer', 'ids', ids, 'int', n, level + 1), n
+    if not n then fail('tokenizer: ids of the FFI need their number') end
+    check.integer('tokenizer', 'the number of ids', n, 0, check.EXACT)
+    return check.cells('tokenizer', 'ids', ids, 'int', n), n
   end
-  if type(ids) ~= 'table' then error('tokenizer: ids are a ' .. type(ids), level + 1) end
-  check.integers('tokenizer', 'id', ids, 0, check.INT32, level + 1)
+  if type(ids) ~= 'table' then fail('tokenizer: ids are a ' .. type(ids)) end
+  check.integers('tokenizer', 'id', ids, 0, check.INT32)
   return ints(math.max(#ids, 1), ids), #ids
 end
 
@@ -107,10 +105,10 @@ end
 --- @param options? { skip_special?: boolean } leave special tokens out (default false)
 --- @return string
 function methods:decode(ids, n, options)
-  local p = pointer(self, 2)
+  local p = pointer(self)
   if type(n) == 'table' then n, options = nil, n end
-  local array, length = as_array(ids, n, 2)
-  options_of.known('tokenizer', DECODE, options, 2)
+  local array, length = as_array(ids, n)
+  options_of.known('tokenizer', DECODE, options)
   local skip = options and options.skip_special and 1 or 0
   check(C.ms_tokenizer_decode(p, array, length, skip, string_out, count))
   return text_of(string_out[0], tonumber(count[0]))
@@ -120,7 +118,7 @@ end
 --- @param token string
 --- @return integer?
 function methods:id(token)
-  local p = pointer(self, 2)
+  local p = pointer(self)
   is_text(token, 'token')
   local id = C.ms_tokenizer_id(p, token, #token)
   return id >= 0 and id or nil
@@ -131,7 +129,7 @@ end
 --- @return string?
 function methods:token(id)
   check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
-  local p = C.ms_tokenizer_token(pointer(self, 2), id, count)
+  local p = C.ms_tokenizer_token(pointer(self), id, count)
   return p ~= nil and ffi.string(p, tonumber(count[0])) or nil
 end
 
@@ -140,7 +138,7 @@ end
 --- @return boolean
 function methods:is_special(id)
   check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
-  return C.ms_tokenizer_is_special(pointer(self, 2), id) ~= 0
+  return C.ms_tokenizer_is_special(pointer(self), id) ~= 0
 end
 
 --- Whether an id is one of tokenizer.json's added tokens, special or not.
@@ -148,17 +146,17 @@ end
 --- @return boolean
 function methods:is_added(id)
   check.integer('tokenizer', 'id', id, -check.INT32, check.INT32)
-  return C.ms_tokenizer_is_added(pointer(self, 2), id) ~= 0
+  return C.ms_tokenizer_is_added(pointer(self), id) ~= 0
 end
 
 --- The largest id + 1, added tokens included.
 --- @return integer
-function methods:size() return C.ms_tokenizer_size(pointer(self, 2)) end
+function methods:size() return C.ms_tokenizer_size(pointer(self)) end
 
 --- An error that names the first difference unless both map every id below the smaller size alike.
 --- @param other ms_tokenizer
 function methods:same(other)
-  check(C.ms_tokenizer_same(pointer(self, 2), pointer(other, 2)))
+  check(C.ms_tokenizer_same(pointer(self), pointer(other)))
   return self
 end
 
@@ -178,7 +176,7 @@ kind.type = handle
 --- @return ms_tokenizer
 function M.open(path)
   check.path('tokenizer', path)
-  check(C.ms_tokenizer_open(path, out), check.NOWHERE)
+  check.file(C.ms_tokenizer_open(path, out))
   return handle(out[0])
 end
 
@@ -190,7 +188,7 @@ function M.try(path)
   check.path('tokenizer', path)
   local status = C.ms_tokenizer_open(path, out)
   if status == 0 then return handle(out[0]) end
-  if status == C.MS_ENOMEM then check(status, check.NOWHERE) end
+  if status == C.MS_ENOMEM then check.file(status) end
   return nil, ffi.string(C.ms_last_error())
 end
 
@@ -207,7 +205,7 @@ function decoder_methods:free()
 end
 
 local function advance(self, id)
-  check(C.ms_decoder_add(decoder_kind.pointer(self, 3), id, piece, count), 3)
+  check(C.ms_decoder_add(decoder_kind.pointer(self), id, piece, count))
   return ffi.string(piece[0], tonumber(count[0]))
 end
 
@@ -215,12 +213,12 @@ end
 --- @param id integer
 --- @return string
 function decoder_methods:add(id)
-  return (advance(self, check.integer('decoder', 'id', id, 0, check.INT32))) -- keeps the frame
+  return advance(self, check.integer('decoder', 'id', id, 0, check.INT32))
 end
 
 --- The text that was still held back; the decoder begins anew.
 --- @return string
-function decoder_methods:finish() return (advance(self, -1)) end -- keeps the frame
+function decoder_methods:finish() return advance(self, -1) end
 
 local decoder_handle = ffi.metatype('struct { ms_decoder *p; }', {
   __index = decoder_methods,
@@ -234,9 +232,9 @@ decoder_kind.type = decoder_handle
 --- @param options? { skip_special?: boolean }
 --- @return ms_decoder
 function methods:decoder(options)
-  options_of.known('tokenizer', DECODE, options, 2)
+  options_of.known('tokenizer', DECODE, options)
   local skip = options and options.skip_special and 1 or 0
-  check(C.ms_decoder_new(pointer(self, 2), skip, decoder_out))
+  check(C.ms_decoder_new(pointer(self), skip, decoder_out))
   return decoder_handle(decoder_out[0])
 end
 

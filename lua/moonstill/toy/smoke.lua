@@ -43,7 +43,7 @@ local FOLDER = 'out/smoke'
 
 -- Tokenizer, data and a random student; returns a configuration of recipes/sft.lua.
 local function make(folder)
-  check(C.ms_dir_make(check.text('smoke', 'folder', folder, 3)), 3)
+  check(C.ms_dir_make(check.text('smoke', 'folder', folder)))
   local problems = toy.problems('train', 300)
   local vocabulary = bpe.learn(toy.texts(problems), 512)
   make_model(folder .. '/student', vocabulary, 32, 1, 1)

@@ -8,6 +8,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 
 local M = {}
@@ -161,7 +162,7 @@ end
 function M.problems(part, count, seed, slips)
   local stream = parts[part]
   if not stream then
-    error(("toy: no part '%s'; there are train and valid"):format(tostring(part)), 2)
+    fail("toy: no part '%s'; there are train and valid", tostring(part))
   end
   check.integer('toy', 'count', count, 0, check.INT32)
   seed = check.integer('toy', 'seed', seed or 1, 0, check.EXACT)
@@ -175,18 +176,18 @@ end
 --- @param text string
 --- @return number?
 function M.answer(text)
-  if type(text) ~= 'string' then error('toy: an answer is a text, got ' .. type(text), 2) end
+  if type(text) ~= 'string' then fail('toy: an answer is a text, got ' .. type(text)) end
   return tonumber((text:match '.*answer: (%d+)'))
 end
 
-local function check_problems(problems, level)
-  for i, p in ipairs(check.table('toy', 'problems', problems, level)) do
-    check.table('toy', 'problem ' .. i, p, level)
+local function check_problems(problems)
+  for i, p in ipairs(check.table('toy', 'problems', problems)) do
+    check.table('toy', 'problem ' .. i, p)
     local name = ('messages of problem %d'):format(i)
-    for k, m in ipairs(check.table('toy', name, p.messages, level)) do
-      check.table('toy', ('message %d of problem %d'):format(k, i), m, level)
-      check.text('toy', 'role', m.role, level)
-      check.text('toy', 'content', m.content, level)
+    for k, m in ipairs(check.table('toy', name, p.messages)) do
+      check.table('toy', ('message %d of problem %d'):format(k, i), m)
+      check.text('toy', 'role', m.role)
+      check.text('toy', 'content', m.content)
     end
   end
 end
@@ -197,7 +198,7 @@ end
 --- @return string[]
 function M.texts(problems)
   local texts = {}
-  check_problems(problems, 3)
+  check_problems(problems)
   for _, p in ipairs(problems) do
     for _, message in ipairs(p.messages) do
       texts[#texts + 1] = message.role .. '\n' .. message.content
@@ -213,7 +214,7 @@ end
 function M.write(path, problems)
   local lines = {}
   check.path('toy', path)
-  check_problems(problems, 3)
+  check_problems(problems)
   for i, p in ipairs(problems) do
     lines[i] = json.encode({ messages = json.array(p.messages), answer = p.answer },
       { order = { 'messages', 'role' } })

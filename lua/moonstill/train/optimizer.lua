@@ -4,6 +4,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local models = require 'moonstill.model.model'
 local options_of = require 'moonstill.base.options'
@@ -43,13 +44,13 @@ local pointer = kind.pointer
 ---   `ms.schedule` and max_skips are not looked at, any other key is an error
 --- @return ms_optimizer
 function M.new(model, options)
-  local p, o = models.pointer(model, 2), ffi.new 'ms_adamw_options'
-  options_of.known('optimizer', M.keys, options, 2)
+  local p, o = models.pointer(model), ffi.new 'ms_adamw_options'
+  options_of.known('optimizer', M.keys, options)
   for key, default in sorted.pairs(M.defaults) do
     local value = options and options[key]
     if value == nil then value = default end
     if type(value) ~= 'number' then
-      error(('optimizer: %s is a %s, not a number'):format(key, type(value)), 2)
+      fail('optimizer: %s is a %s, not a number', key, type(value))
     end
     o[key] = value
   end
@@ -66,21 +67,21 @@ function methods:free() kind.free(self) end
 --- @return number norm of the gradient before clipping
 --- @return boolean skipped
 function methods:step(lr)
-  if type(lr) ~= 'number' then error('optimizer: lr is a ' .. type(lr) .. ', not a number', 2) end
-  check(C.ms_optimizer_step(pointer(self, 2), lr, norm, skipped))
+  if type(lr) ~= 'number' then fail('optimizer: lr is a ' .. type(lr) .. ', not a number') end
+  check(C.ms_optimizer_step(pointer(self), lr, norm, skipped))
   return norm[0], skipped[0] ~= 0
 end
 
 --- How many updates were made.
 --- @return integer
-function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self, 2))) end
+function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) end
 
 --- Bytes of moments and masters.
 --- @param model ms_model the optimiser's
 --- @return integer
 function methods:bytes(model)
-  pointer(self, 2)
-  models.pointer(model, 2)
+  pointer(self)
+  models.pointer(model)
   local info = model:info()
   return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
 end
@@ -91,7 +92,7 @@ end
 --- @return ms_tensor second
 function methods:moments(i)
   check.integer('optimizer', 'parameter', i, 0, check.INT32)
-  local p = pointer(self, 2)
+  local p = pointer(self)
   check(C.ms_optimizer_moment(p, i, 0, tensor_out))
   local first = tensor.wrap(tensor_out[0])
   check(C.ms_optimizer_moment(p, i, 1, tensor_out))
@@ -103,7 +104,7 @@ end
 --- @param model ms_model the optimiser's
 --- @param state string
 function methods:write(path, model, state)
-  local p, of = pointer(self, 2), models.pointer(model, 2)
+  local p, of = pointer(self), models.pointer(model)
   check.path('optimizer:write', path)
   check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
 end
@@ -113,7 +114,7 @@ end
 --- @param model ms_model the optimiser's
 --- @return string
 function methods:read(path, model)
-  local p, of = pointer(self, 2), models.pointer(model, 2)
+  local p, of = pointer(self), models.pointer(model)
   check(C.ms_checkpoint_read(check.path('optimizer:read', path), of, p, string_out))
   return text(string_out[0])
 end

@@ -7,6 +7,7 @@
 --- the peak (0 unless given).
 
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local options_of = require 'moonstill.base.options'
 local sorted = require 'moonstill.base.sorted'
 
@@ -16,8 +17,7 @@ local M = {}
 M.keys = { schedule = true, lr = true, warmup = true, final = true, decay = true }
 
 -- What any of the schedules may be given: `optim` is passed whole, so the optimiser's and the run's
--- keys are known too. The parentheses here and below keep the call's frame, by which errors find
--- whom to blame.
+-- keys are known too.
 local keys
 local function known(options)
   if not keys then
@@ -25,24 +25,24 @@ local function known(options)
     -- the optimiser's have M.keys too
     for key in sorted.pairs(require 'moonstill.train.optimizer'.keys) do keys[key] = true end
   end
-  return (options_of.known('schedule', keys, options, 3))
+  return options_of.known('schedule', keys, options)
 end
 
 -- A share of the steps, below 1, or a number of steps.
 local function share_or_steps(name, value)
   if type(value) == 'number' and value >= 0 and value < 1 then return value end
   if type(value) ~= 'number' or not (value >= 0) then
-    error(('schedule: %s must be a number, at least 0, not %s'):format(name, tostring(value)), 3)
+    fail('schedule: %s must be a number, at least 0, not %s', name, tostring(value))
   end
   local words = name .. ' (a share below 1, or steps)'
-  return (check.integer('schedule', words, value, 0, check.EXACT, 3))
+  return check.integer('schedule', words, value, 0, check.EXACT)
 end
 
-local function number(options, name, default, level)
+local function number(options, name, default)
   local value = options[name]
   if value == nil then value = default end
   if type(value) ~= 'number' or value ~= value or math.abs(value) == math.huge then
-    error(('schedule: %s must be a number, not %s'):format(name, tostring(value)), level or 3)
+    fail('schedule: %s must be a number, not %s', name, tostring(value))
   end
   return value
 end
@@ -159,7 +159,7 @@ function M.of(options)
   for _, each in ipairs(M.names) do
     if name == each then return M[name](options) end
   end
-  error(("schedule: '%s' is none of %s"):format(tostring(name), table.concat(M.names, ', ')), 2)
+  fail("schedule: '%s' is none of %s", tostring(name), table.concat(M.names, ', '))
 end
 
 return M

@@ -12,6 +12,7 @@
 --- In a run's state: `loss_level` and `norm_level`, absent before the first; `far` and `ruined`,
 --- how many steps in a row were so; `sound`, the step of the checkpoint that is known to be, 0
 --- for none.
+local fail = require 'moonstill.base.fail'
 local leave = require 'moonstill.base.leave'
 
 local M = {}
@@ -85,7 +86,7 @@ end
 --- Ends a run whose weights are not finite, as after an update that was far too large.
 --- @param run ms_run
 function M.check_weights(run)
-  local ok, why = pcall(run.student.check_finite, run.student)
+  local ok, why = fail.pcall(run.student.check_finite, run.student)
   if not ok then diverged(run, ('after step %d: %s'):format(run.state.step, tostring(why))) end
 end
 

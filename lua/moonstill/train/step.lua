@@ -1,6 +1,7 @@
 --- One optimiser step of a run, as the loop of a recipe sees it.
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
 local learning = require 'moonstill.train.learning'
 local ledger = require 'moonstill.loss.ledger'
 local soundness = require 'moonstill.train.soundness'
@@ -30,8 +31,8 @@ function methods:norm(on) return self.norms[on] end
 --- For `model:learn`, before it learns a batch: adds up what each term gives, which is read at
 --- `update`. For the last batch that is left it gives the group over which gradients are summed.
 --- @return ffi.cdata*? `ms_group *`
-function methods:record(batch, terms, results, level)
-  self.tally:add(terms, results, self.norms, level + 1)
+function methods:record(batch, terms, results)
+  self.tally:add(terms, results, self.norms)
   return self.unlearnt[batch] and self.left == 1 and C.ms_group_self() or nil
 end
 
@@ -80,7 +81,7 @@ end
 --- the step frees them. To be called before anything is learned.
 --- @param batches ms_batch[]
 function methods:use(batches)
-  if self.tally.calls > 0 then error('step:use: the step has learned already', 2) end
+  if self.tally.calls > 0 then fail('step:use: the step has learned already') end
   M.drop_batches(self)
   self.norms.response, self.norms.all, self.tokens = 0, 0, 0
   for _, batch in ipairs(batches) do M.take(self, batch) end
@@ -97,13 +98,12 @@ end
 --- supervised, or whose gradient is not finite, updates nothing.
 function methods:update()
   local run, state = self.run, self.run.state
-  if not self.open then error('step:update: called twice, or outside its step', 2) end
-  if self.tally.calls == 0 then error('step:update: nothing was learned in this step', 2) end
+  if not self.open then fail('step:update: called twice, or outside its step') end
+  if self.tally.calls == 0 then fail('step:update: nothing was learned in this step') end
   local name, seen, all = self.tally:incomplete()
   if name then -- losses are divided by the whole step's weights
-    error(('step:update: the term %s learned from weights of %g, the step has %g: every '
-      .. 'micro-batch is to be learned once, with all terms in one call')
-      :format(name, seen, all), 2)
+    fail('step:update: the term %s learned from weights of %g, the step has %g: every '
+      .. 'micro-batch is to be learned once, with all terms in one call', name, seen, all)
   end
   self.loss = self.tally:loss()
   self.skipped, self.grad_norm = false, 0
@@ -134,9 +134,9 @@ function M.begin(self, number)
 end
 
 --- An error when a step is under way: nothing may be left undone when it is over.
-function M.check_closed(self, level)
+function M.check_closed(self)
   if not self.open then return end
-  error('run: step:update() was not called in step ' .. self.number, level + 1)
+  fail('run: step:update() was not called in step ' .. self.number)
 end
 
 return M

@@ -3,6 +3,7 @@
 --- Results are kept as they come and read when the tally is asked for something, so that adding
 --- waits for nothing.
 
+local fail = require 'moonstill.base.fail'
 local metrics = require 'moonstill.run.metrics'
 local result = require 'moonstill.loss.result'
 local sorted = require 'moonstill.base.sorted'
@@ -25,28 +26,28 @@ local function names_of(terms)
 end
 
 -- An error unless the terms of a call are those of the calls before it, in whatever order.
-local function check_names(self, names, level)
+local function check_names(self, names)
   local there = {}
   for _, name in ipairs(names) do there[name] = self.terms[name] end
   if #names == #self.names and #sorted.keys(there) == #names then return end
-  error(('the terms %s, after %s in the same step: every micro-batch takes the same ones, where a '
-    .. 'weight of 0 leaves one out'):format(table.concat(names, ', '),
-    table.concat(self.names, ', ')), level + 1)
+  fail('the terms %s, after %s in the same step: every micro-batch takes the same ones, where a '
+    .. 'weight of 0 leaves one out', table.concat(names, ', '),
+    table.concat(self.names, ', '))
 end
 
 -- What is said first where several have changed: the others follow from these.
 local FIRST = { 'kind', 'objective', 'target' }
 
-local function check_same(name, key, now, before, level)
+local function check_same(name, key, now, before)
   if now == before then return end
-  error(('the term %s has %s = %s, after %s in the same step: within a step only its weight may '
-    .. 'change; what is another loss is a term of its own'):format(name, key, tostring(now),
-    tostring(before)), level + 1)
+  fail('the term %s has %s = %s, after %s in the same step: within a step only its weight may '
+    .. 'change; what is another loss is a term of its own', name, key, tostring(now),
+    tostring(before))
 end
 
-local function check_meaning(name, now, before, level)
+local function check_meaning(name, now, before)
   for _, keys in ipairs { FIRST, sorted.keys(now, before) } do
-    for _, key in ipairs(keys) do check_same(name, key, now[key], before[key], level + 1) end
+    for _, key in ipairs(keys) do check_same(name, key, now[key], before[key]) end
   end
 end
 
@@ -85,14 +86,12 @@ function methods:clear() self.calls, self.names, self.terms = 0, {}, {} end
 --- @param terms ms_loss_term[]
 --- @param results ms_result[] one for each; they may be written later
 --- @param norms? { response: number, all: number } of the step
---- @param level? integer whom to blame, as in `error`
-function methods:add(terms, results, norms, level)
-  level = (level or 1) + 1
+function methods:add(terms, results, norms)
   local names = names_of(terms)
-  if self.calls > 0 then check_names(self, names, level) end
+  if self.calls > 0 then check_names(self, names) end
   for i, name in ipairs(names) do
     local t = self.terms[name]
-    if t then check_meaning(name, terms[i]:meaning(), t.meaning, level) end
+    if t then check_meaning(name, terms[i]:meaning(), t.meaning) end
   end
   for i, name in ipairs(names) do
     local t = self.terms[name] or begin_term(terms[i], norms)

@@ -1,4 +1,5 @@
 --- Validation of a run's student: over a whole data set, with the normalisation of training.
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
 local metrics = require 'moonstill.run.metrics'
@@ -18,24 +19,22 @@ local function copy_of(t)
 end
 
 -- How many ids take part: what was asked for, or those that both models have.
-local function shared_ids(run, options, level)
+local function shared_ids(run, options)
   local asked, own = options.vocab or 0, options.kd and options.kd.vocab or 0
   if asked ~= 0 and own ~= 0 and asked ~= own then
-    error(('run:validate: vocab = %s, but kd.vocab = %s'):format(tostring(asked), tostring(own)),
-      level + 1)
+    fail('run:validate: vocab = %s, but kd.vocab = %s', tostring(asked), tostring(own))
   end
   if asked ~= 0 or own ~= 0 then return asked ~= 0 and asked or own end
-  return math.min(teachers.vocab(run.student, level + 1),
-    teachers.vocab(options.teacher, level + 1))
+  return math.min(teachers.vocab(run.student), teachers.vocab(options.teacher))
 end
 
 -- What is measured against a teacher: unless the caller says otherwise the whole vocabulary at
 -- T = 1, which does not change with what is trained on.
-local function measure_of(run, options, level)
+local function measure_of(run, options)
   if not options.teacher then return nil end
   local measure = { objective = 'forward_kl', temperature = 1, target = 'hidden' }
   if options.kd then measure = copy_of(options.kd) end
-  measure.vocab = shared_ids(run, options, level + 1)
+  measure.vocab = shared_ids(run, options)
   return measure
 end
 
@@ -97,11 +96,11 @@ local function name_of(data)
 end
 
 -- What was measured: a term that had no position gives nothing.
-local function result_of(sums, data, level)
+local function result_of(sums, data)
   local ce, kl = sums:mean 'ce', sums:mean 'kd'
   if not ((ce and ce.weight > 0) or (kl and kl.weight > 0)) then
-    error(('run:validate: %s has nothing to measure: no token that counts has a weight above 0')
-      :format(name_of(data)), level + 1)
+    fail('run:validate: %s has nothing to measure: no token that counts has a weight above 0',
+      name_of(data))
   end
   return { loss = ce.value, agree = ce.agree, kl = kl and kl.value, kl_agree = kl and kl.agree }
 end
@@ -127,14 +126,14 @@ end
 
 --- What `run:validate` does.
 function M.validate(run, options)
-  options_of.known('run:validate', VALIDATION, options, 3)
+  options_of.known('run:validate', VALIDATION, options)
   if not options.data then return nil end
-  local measure = measure_of(run, options, 3)
+  local measure = measure_of(run, options)
   local key = key_of(run, options, measure)
   local known = key and find_validation(run, key)
   if known then return known end
   local sums = evaluate(run, options, measure)
-  local result = result_of(sums, options.data, 3)
+  local result = result_of(sums, options.data)
   local finite = is_finite(result)
   if key and finite then keep_validation(run, key, result) end
   run.state.validation = finite and copy_of(result) or nil -- a checkpoint holds finite numbers

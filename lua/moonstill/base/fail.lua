@@ -1,0 +1,52 @@
+--- Errors that blame whoever called the library: the message begins with the file and line of the
+--- first frame that is no module of lua/moonstill, whatever lies between. The stack is looked at
+--- when an error is raised, never before.
+---
+--- An error about what a file holds names that file, where the line of the caller says nothing: it
+--- is raised with Lua's `error(message, 0)`.
+
+local M = {}
+
+-- How the modules' chunks are called, up to their folder: "@/usr/share/lua/moonstill/", or in the
+-- executable "@lua/moonstill/".
+local ROOT = debug.getinfo(1, 'S').source:match '^(.*)base/fail%.lua$'
+
+-- A chunk is the library's when it is a loaded module: a recipe may lie in a folder of that name.
+local function is_ours(source)
+  if source:sub(1, #ROOT) ~= ROOT then return false end
+  local name = 'moonstill.' .. source:sub(#ROOT + 1):gsub('%.lua$', ''):gsub('/', '.')
+  return package.loaded[name] ~= nil or name == 'moonstill.init'
+end
+
+-- "recipe.lua:12: ", or nothing where all frames are the library's.
+local function place()
+  local level = 3 -- whoever called `fail`
+  while true do
+    local frame = debug.getinfo(level, 'Slf')
+    if not frame or frame.func == M.pcall then return '' end
+    if frame.currentline > 0 and not is_ours(frame.source) then
+      return ('%s:%d: '):format(frame.short_src, frame.currentline)
+    end
+    level = level + 1
+  end
+end
+
+local function results(...) return ... end
+
+--- Calls a function in protected mode, for a caller that says itself where what is wrong is found:
+--- errors inside have no line before them.
+--- @param f function
+--- @param ... any its arguments
+--- @return boolean ok
+--- @return any ... its results, or the error
+function M.pcall(f, ...)
+  return results(pcall(f, ...)) -- no tail call of pcall: this frame is what `place` meets
+end
+
+--- `fail(format, ...)` raises an error; without further arguments the format is the message.
+return setmetatable(M, {
+  __call = function(_, format, ...)
+    local message = select('#', ...) > 0 and format:format(...) or format
+    error(place() .. message, 0)
+  end,
+})
