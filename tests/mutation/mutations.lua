@@ -606,9 +606,13 @@ return {
     specs = { 'plot' }, old = 'if high < 3 * low then', new = 'if false then' },
   { name = 'an empty sum leaves what stood there', file = 'kernels/cpu/gemm.c',
     specs = { 'products.c' }, old = 'if (p.k == 0 && !p.add) memset', new = 'if (0) memset' },
-  { name = 'errors of losses blame the caller\'s caller', file = 'lua/moonstill/model/model.lua', specs = { 'check' },
-    old = 'return (kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2))',
-    new = 'return kd.run(C.ms_model_learn, pointer(self, 2), b, terms, 2)' },
+  { name = 'errors blame the first line of a module', file = 'lua/moonstill/base/fail.lua',
+    specs = { 'check', 'blame' }, old = 'and not M.is_ours(frame.source) then', new = 'then' },
+  { name = 'a folder called like that of the modules is taken for theirs',
+    file = 'lua/moonstill/base/fail.lua', specs = { 'blame' },
+    old = "return package.loaded[name] ~= nil or name == 'moonstill.init'", new = 'return true' },
+  { name = 'errors within what says the place have a line', file = 'lua/moonstill/base/fail.lua',
+    specs = { 'blame' }, old = ' or frame.func == M.pcall then', new = ' then' },
 
   -- what has changed ---------------------------------------------------------------------
   { name = 'changes: hidden targets are used whatever their head is now', file = 'core/loss/head.c',

@@ -53,7 +53,7 @@ for path in io.popen(('cd %s/lua/moonstill && find * -path "*/*.lua" | sort'):fo
 end
 
 -- Public is what help, README or a recipe names; the other modules are parts of those. They may not
--- crash either, but who calls them wrongly is the library, as with functions told whom to blame.
+-- crash either, but who calls them wrongly is the library, as with functions for other modules.
 local public = {}
 for file in io.popen(('cd %s && cat README.md lua/moonstill/prompt/help.lua recipes/*.lua'):format(root)):lines() do
   for name in file:gmatch 'ms%.([%a_]+)' do public[name] = true end
@@ -181,14 +181,15 @@ end
 local HERE = 'edge.lua:%d+:'
 local count, bad = 0, {}
 
-local TOLD = { pointer = true, wrap = true, options = true, temperature = true, ask = true, run = true }
+-- Modules hand these to each other.
+local INNER = { pointer = true, wrap = true, options = true, temperature = true, ask = true, run = true }
 
 -- What an error may not do: blame a line of the library for what its caller did.
 local function check(name, why)
   why = tostring(type(why) == 'table' and (why.message or '') or why)
   local file, line = why:match '([%w_]+%.lua):(%d+): '
   local module, key_name = name:match '^([%a_]+)[.:]?(.-)$'
-  if file and not why:find(HERE) and public[module] and not TOLD[key_name] then
+  if file and not why:find(HERE) and public[module] and not INNER[key_name] then
     local key = name .. ': ' .. file .. ':' .. line
     if not bad[key] then bad[key] = why:sub(1, 200) end
   end

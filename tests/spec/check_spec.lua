@@ -29,16 +29,6 @@ describe('check.integer', function()
     fails({ 'op: n = nil, ' }, try, nil)
     fails({ 'in 0..2^53' }, try, -1, 0, check.EXACT)
   end)
-  it('blames the caller', function()
-    local function op(n) check.integer('op', 'n', n, 1, 2) end
-    local line
-    local ok, why = pcall(function()
-      line = debug.getinfo(1, 'l').currentline + 1
-      op(2.5)
-    end)
-    assert.is_false(ok)
-    assert.truthy(why:find('check_spec.lua:' .. line .. ':', 1, true), why)
-  end)
   it('names the element of a list', function()
     fails({ 'op: id 2 = 1.5' }, check.integers, 'op', 'id', { 1, 1.5 }, 0, 9)
     fails({ "op: id 1 = '12' (a string)" }, check.integers, 'op', 'id', { '12' }, 0, 99)

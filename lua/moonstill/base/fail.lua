@@ -11,8 +11,11 @@ local M = {}
 -- executable "@lua/moonstill/".
 local ROOT = debug.getinfo(1, 'S').source:match '^(.*)base/fail%.lua$'
 
--- A chunk is the library's when it is a loaded module: a recipe may lie in a folder of that name.
-local function is_ours(source)
+--- Whether a chunk is the library's: a module that is loaded. A recipe may lie in a folder whose
+--- name is the modules'.
+--- @param source string as debug.getinfo gives it
+--- @return boolean
+function M.is_ours(source)
   if source:sub(1, #ROOT) ~= ROOT then return false end
   local name = 'moonstill.' .. source:sub(#ROOT + 1):gsub('%.lua$', ''):gsub('/', '.')
   return package.loaded[name] ~= nil or name == 'moonstill.init'
@@ -24,7 +27,7 @@ local function place()
   while true do
     local frame = debug.getinfo(level, 'Slf')
     if not frame or frame.func == M.pcall then return '' end
-    if frame.currentline > 0 and not is_ours(frame.source) then
+    if frame.currentline > 0 and not M.is_ours(frame.source) then
       return ('%s:%d: '):format(frame.short_src, frame.currentline)
     end
     level = level + 1

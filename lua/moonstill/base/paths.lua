@@ -22,7 +22,7 @@ end
 --- @param path string
 --- @return string[]
 function M.list(path)
-  check(C.ms_dir_list(path, out))
+  check.file(C.ms_dir_list(path, out))
   local list = {}
   for name in text_of(out[0]):gmatch '[^\n]+' do list[#list + 1] = name end
   return list

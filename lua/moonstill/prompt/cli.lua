@@ -1,4 +1,5 @@
 --- The command line of the executable: recipes, code, subcommands, the REPL.
+local fail = require 'moonstill.base.fail'
 local printable = require 'moonstill.base.printable'
 
 local M = {}
@@ -30,7 +31,9 @@ local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 function M.message(message)
   local text = tostring(message)
   if os.getenv 'MS_TRACE' then return text end
-  return (text:gsub('\nstack traceback:.*', ''):gsub('^lua/moonstill/[%w_/]+%.lua:%d+: ', ''))
+  text = text:gsub('\nstack traceback:.*', '')
+  local file, rest = text:match '^(lua/moonstill/[%w_/]+%.lua):%d+: (.*)$'
+  return file and fail.is_ours('@' .. file) and rest or text
 end
 
 local function complain(text)

@@ -191,7 +191,7 @@ local function resume_from(run, path, named)
 end
 
 local function set_aside(path)
-  check(C.ms_path_set_aside(path, out))
+  check.file(C.ms_path_set_aside(path, out))
   return text(out[0])
 end
 

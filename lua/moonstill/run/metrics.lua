@@ -25,7 +25,7 @@ local function cut_back(path, step)
     end
   end
   local text = table.concat(kept, '\n') .. (#kept > 0 and '\n' or '')
-  check(C.ms_file_write(path, text, #text))
+  check.file(C.ms_file_write(path, text, #text))
   return last
 end
 

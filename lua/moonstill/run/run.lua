@@ -184,7 +184,7 @@ end
 function methods:hold()
   if C.ms_path_kind(self.output) == 0 then
     self:say(('note: %s was removed: it begins anew'):format(self.output))
-    check(C.ms_dir_make(self.output))
+    check.file(C.ms_dir_make(self.output))
   end
   local state, process = self.lock:keep()
   if state == 'anew' then
@@ -295,7 +295,7 @@ local function new_run(cfg, options)
 end
 
 local function take_lock(run)
-  check(C.ms_dir_make(run.output))
+  check.file(C.ms_dir_make(run.output))
   local held, process = lock.open(run.output .. '/run.lock')
   run.lock = held
   if held then return end
@@ -311,7 +311,7 @@ local function start(run)
   checkpoints.clean(run)
   finished.check(run)
   checkpoints.resume(run)
-  check(C.ms_dir_make(run.checkpoints))
+  check.file(C.ms_dir_make(run.checkpoints))
   run:plan_epoch(run.state.epoch)
   run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step,
     function(line) run:say(line) end)

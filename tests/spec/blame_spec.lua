@@ -1,0 +1,157 @@
+--- Whom an error blames: the first line that is no module's of the library, however deep below it the
+--- library is, in a stock LuaJIT and in the executable.
+local fail = require 'moonstill.base.fail'
+local models = require 'tests.support.models'
+local ms = require 'moonstill'
+local recipe = require 'tests.programs.run_recipe'
+local tools = require 'tests.support.tools'
+
+local folder = tools.folder()
+local tok_folder = folder .. '/tok'
+ms.bpe.write(tok_folder, ms.bpe.learn({ 'a b' }, 300), 64)
+
+-- Where the next error is to be: the line of this call, or `after` it.
+local line
+local function mark(after) line = debug.getinfo(2, 'l').currentline + (after or 0) end
+
+-- Asserts that an error of f names the line that was marked.
+local function blames(f, ...)
+  local ok, why = pcall(f, ...)
+  assert.is_false(ok, 'accepted')
+  assert.truthy(tostring(why):find('^tests/spec/blame_spec.lua:' .. line .. ': '), line .. ', not ' .. tostring(why))
+end
+
+describe('an error of the library', function()
+  it('blames the line that called it', function()
+    blames(function()
+      mark(1)
+      local batch = ms.batch(1)
+      return batch
+    end)
+  end)
+
+  it('blames it for what the core refuses, and what lies deep in the library', function()
+    local tok, chat = ms.tokenizer.open(tok_folder), ms.chat.open(tok_folder)
+    local model = ms.model.create(models.config { vocab_size = 300, num_hidden_layers = 1 }, 1)
+    for _, call in ipairs {
+      function() mark() return (tok:ids 'ab\255') end,
+      function() mark() return (chat:encode { text = 'ab\255' }) end,
+      function() mark() return (chat:encode { messages = { { role = 'usr', content = 'x' } } }) end,
+      function() mark() return (chat:prompt { { role = 'user', content = 'ab\255' } }) end,
+      function() mark() return (ms.generate.text(model, tok, 'a', { max_new = 0.5 })) end,
+      function() mark() return (ms.generate.rows(model, chat, { 'a' }, { top_k = -1 })) end,
+      function() mark() return (ms.json.encode { f = print }) end,
+      function() mark() return (ms.json.decode '[') end,
+      function() mark() return (ms.toy.texts { { messages = { { role = 1 } } } }) end,
+    } do blames(call) end
+    chat:free()
+    tok:free()
+    model:free()
+  end)
+
+  it('blames the line of a call in protected mode, in a loop, in a field', function()
+    mark(1)
+    local _, why = pcall(ms.batch, 1)
+    assert.truthy(why:find('^tests/spec/blame_spec.lua:' .. line .. ': '), why)
+    local model = ms.model.create(models.config { num_hidden_layers = 1 }, 1)
+    local next_one = model:parameters()
+    model:free()
+    blames(function()
+      mark(1)
+      for _ in next_one do line = 0 end
+    end)
+    blames(function() mark() return ms.modle end)
+  end)
+
+  it('blames the line within a coroutine, and none where all of it is the library', function()
+    local co = coroutine.create(function()
+      mark(1)
+      local batch = ms.batch(1)
+      return batch
+    end)
+    local ok, why = coroutine.resume(co)
+    assert.is_false(ok)
+    assert.truthy(why:find('^tests/spec/blame_spec.lua:' .. line .. ': batch: '), why)
+    ok, why = coroutine.resume(coroutine.create(ms.batch.from), 1)
+    assert.is_false(ok)
+    assert.truthy(why:find '^batch: ', why)
+  end)
+
+  it('blames a function that the library called', function()
+    local student = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
+    local run = ms.run.open({ output = folder .. '/run' }, { student = student, data = recipe.data(20),
+      quiet = true, schedules = { lr = function(state)
+        mark(1)
+        return ms.schedule.steps_of('x', state.total) + 1
+      end } })
+    blames(run:steps())
+    run:close()
+    student:free()
+  end)
+
+  it('has no line where its catcher says the place', function()
+    local function caught(f, ...) return { fail.pcall(f, ...) } end
+    assert.same({ false, 'no %d' }, caught(fail, 'no %d'))
+    assert.same({ false, 'batch: a list of segments expected' }, caught(ms.batch, 1))
+    assert.same({ true, 1, nil, 3 }, caught(function() return 1, nil, 3 end))
+    local rows = tools.write(folder .. '/a.jsonl', '{"messages": [{"role": "usr", "content": ""}]}\n')
+    local chat = ms.chat.open(tok_folder)
+    local ok, why = pcall(ms.dataset.open, rows, chat, { messages_key = 'messages', quiet = true, on_error = 'skip' })
+    assert.is_false(ok)
+    assert.truthy(why:find(rows .. ':1: message 1: no role "usr"', 1, true), why)
+    chat:free()
+  end)
+end)
+
+describe('in the executable', function()
+  local program = tools.program()
+  if not tools.exists(program) then
+    pending('errors blame', program .. ' is not built')
+    return
+  end
+
+  local TEXT = '\nlocal ms = require "moonstill"\nlocal function inner() return (ms.batch(1)) end\ninner()\n'
+
+  -- What a recipe at a path says, run from the folder of the tests.
+  local function said(path)
+    os.execute(('mkdir -p %s'):format(tools.quote(folder .. '/' .. (path:match '^(.*)/' or '.'))))
+    tools.write(folder .. '/' .. path, TEXT)
+    local status, out, err = tools.run(('cd %s && %s %s </dev/null'):format(tools.quote(folder),
+      tools.quote(program), path))
+    assert.same({ 1, '' }, { status, out })
+    return err
+  end
+
+  it('a recipe is blamed in any folder, also in one called like that of the modules', function()
+    for _, path in ipairs { 'recipe.lua', 'a/b/recipe.lua', 'lua/recipe.lua', 'lua/moonstill/recipe.lua',
+      'lua/moonstill/run/recipe.lua' } do
+      assert.equal(('moonstill: %s:3: batch: a list of segments expected\n'):format(path), said(path))
+    end
+  end)
+
+  it('code on the command line and at the prompt is blamed', function()
+    local _, _, err = tools.run(tools.quote(program) .. " -e 'x = 1\nms.batch(x)' </dev/null")
+    assert.equal('moonstill: (command line):2: batch: a list of segments expected\n', err)
+    _, _, err = tools.run('echo "x = ms.batch(1)" | ' .. tools.quote(program))
+    assert.equal('prompt:1: batch: a list of segments expected\n', err)
+  end)
+
+  it('what the library does for itself blames no line', function()
+    local _, _, err = tools.run(tools.quote(program) .. ' inspect ' .. tools.quote(folder) .. ' </dev/null')
+    assert.truthy(err:find '^moonstill: /', err)
+  end)
+end)
+
+describe('the Lua sources', function()
+  it('raise errors in one place, but for those that name a file', function()
+    local pipe = io.popen "find lua -name '*.lua' | sort"
+    for path in pipe:lines() do
+      local text = tools.read(path):gsub('%-%-[^\n]*', '')
+      for call in text:gmatch '%f[%w_.:]error(%b())' do
+        assert.truthy(call:find ', 0%)$', path .. ': error' .. call)
+      end
+      assert.is_nil(text:find '[^%w_.:\'"]error%s*[\'"]', path)
+    end
+    pipe:close()
+  end)
+end)
