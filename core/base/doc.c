@@ -106,7 +106,7 @@ static int64_t count_json(json_t *value) {
 static ms_status make_room(ms_doc *doc) {
   void *p;
   int64_t n = count_json(doc->json);
-  MS_TRY(ms_alloc((size_t)n * sizeof *doc->node, "document", &p));
+  MS_TRY(ms_alloc_undefined((size_t)n * sizeof *doc->node, "document", &p));
   doc->node = p;
   doc->room = n;
   return MS_OK;
@@ -467,7 +467,7 @@ static ms_status parse_yaml(reader *r, const char *text, size_t bytes) {
   void *p;
   /* An escape of two bytes makes at most three (\L, \P); UTF-16 likewise. */
   r->doc->text_room = 2 * bytes + 16;
-  MS_TRY(ms_alloc(r->doc->text_room, "YAML text", &p));
+  MS_TRY(ms_alloc_undefined(r->doc->text_room, "YAML text", &p));
   r->doc->text = p;
   r->locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
   if (!r->locale || !yaml_parser_initialize(&r->parser))

@@ -34,7 +34,7 @@ ms_status ms_file_read(const char *path, size_t limit, char **text, size_t *byte
     st = MS_FAIL(MS_EIO, "%s: %lld bytes, limit %zu", path, (long long)info.st_size, limit);
     goto end;
   }
-  MS_TRY_OR(end, ms_alloc((size_t)info.st_size + 1, path, &p));
+  MS_TRY_OR(end, ms_alloc_undefined((size_t)info.st_size + 1, path, &p));
   size_t have = 0;
   while (have < (size_t)info.st_size) {
     ssize_t n = read(fd, (char *)p + have, (size_t)info.st_size - have);
@@ -46,6 +46,7 @@ ms_status ms_file_read(const char *path, size_t limit, char **text, size_t *byte
     }
     have += (size_t)n;
   }
+  ((char *)p)[have] = 0;
   *text = p;
   *bytes = have;
   p = NULL;
@@ -159,7 +160,7 @@ ms_status ms_file_hash(const char *path, char **text) {
   *text = NULL;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return MS_FAIL(MS_EIO, "%s: cannot open: %s", path, strerror(errno));
-  MS_TRY_OR(end, ms_alloc(CHUNK, "file hash", &buffer));
+  MS_TRY_OR(end, ms_alloc_undefined(CHUNK, "file hash", &buffer));
   state = XXH3_createState();
   if (!state) {
     st = MS_FAIL(MS_ENOMEM, "%s: no memory to hash", path);

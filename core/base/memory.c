@@ -51,10 +51,23 @@ static ms_status take(size_t bytes, size_t align, const char *what, int fail, vo
   return MS_OK;
 }
 
-ms_status ms_alloc(size_t bytes, const char *what, void **out) {
+/* In the debug build what is undefined is NaN, or -1, and not by chance 0. */
+static void poison(void *p, size_t bytes) {
+#ifdef MS_POISON
+  memset(p, 0xff, bytes);
+#endif
+}
+
+ms_status ms_alloc_undefined(size_t bytes, const char *what, void **out) {
   MS_TRY(take(bytes, bytes >= 4 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGN, what, must_fail(), out));
-  memset(*out, 0, bytes);
+  poison(*out, bytes);
   atomic_fetch_add(&live, 1);
+  return MS_OK;
+}
+
+ms_status ms_alloc(size_t bytes, const char *what, void **out) {
+  MS_TRY(ms_alloc_undefined(bytes, what, out));
+  memset(*out, 0, bytes);
   return MS_OK;
 }
 
@@ -75,6 +88,7 @@ ms_status ms_scratch(size_t bytes, const char *what, void **out) {
     size = bytes;
     pthread_setspecific(scratch_key, p);
   }
+  poison(p, bytes);
   *out = p;
   return MS_OK;
 }
@@ -87,7 +101,7 @@ void ms_free(void *p) {
 
 ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what) {
   void *q;
-  MS_TRY(ms_alloc(bytes, what, &q));
+  MS_TRY(ms_alloc_undefined(bytes, what, &q));
   if (*p) memcpy(q, *p, old_bytes < bytes ? old_bytes : bytes);
   ms_free(*p);
   *p = q;

@@ -1,7 +1,9 @@
 /* memory.h - host allocations of the core: counted, aligned, and failing on demand in tests.
  *
- * Every layer of core and every CPU kernel allocates here. ms_alloc gives zeroed memory aligned to
- * 64 bytes; bytes 0 gives a valid pointer. ms_free accepts NULL. */
+ * Every layer of core and every CPU kernel allocates here. ms_alloc gives zeroed memory,
+ * ms_alloc_undefined memory for what is written before it is read; the debug build fills that, and
+ * all else that is undefined, with 0xff. Both are aligned to 64 bytes; bytes 0 gives a valid pointer.
+ * ms_free accepts NULL. */
 #ifndef MS_MEMORY_H
 #define MS_MEMORY_H
 #include <stddef.h>
@@ -9,6 +11,7 @@
 #include "error.h"
 
 ms_status ms_alloc(size_t bytes, const char *what, void **out);
+ms_status ms_alloc_undefined(size_t bytes, const char *what, void **out);
 void ms_free(void *p);
 /* Grows to hold `bytes`, keeping content; *p NULL is fine. The added part is undefined. */
 ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what);

@@ -56,7 +56,7 @@ ms_status ms_folder_put(const ms_folder *folder, const char *name, const char *t
 static ms_status copy_bytes(int from, int to, const char *path) {
   void *buffer;
   enum { CHUNK = 1 << 20 };
-  MS_TRY(ms_alloc(CHUNK, "file copy", &buffer));
+  MS_TRY(ms_alloc_undefined(CHUNK, "file copy", &buffer));
   ms_status st = MS_OK;
   while (st == MS_OK) {
     ssize_t n = read(from, buffer, CHUNK);

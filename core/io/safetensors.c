@@ -430,7 +430,7 @@ static ms_status put_all(writer *w, int32_t n, const ms_storing *const *order, c
   size_t bytes = 0;
   unsigned char length[PREFIX];
   ms_status st;
-  MS_TRY_OR(end, ms_alloc((size_t)PART * WIDEST, w->path, &w->host));
+  MS_TRY_OR(end, ms_alloc_undefined((size_t)PART * WIDEST, w->path, &w->host));
   MS_TRY_OR(end, make_header(w->path, n, order, key, value, &header, &bytes));
   for (int i = 0; i < PREFIX; i++) length[i] = (unsigned char)((uint64_t)bytes >> 8 * i);
   MS_TRY_OR(end, put(w, length, PREFIX));

@@ -65,7 +65,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   if (!t->options.vocab) t->options.vocab = head->vocab;
   if (options->kind == MS_TARGET_TOPK && isnan(options->temperature)) t->options.temperature = 1;
   t->bytes = lay_out(t, NULL);
-  ms_status st = dev ? ms_device_new(dev, t->bytes, &p) : ms_alloc(t->bytes, "target", &p);
+  ms_status st = dev ? ms_device_new(dev, t->bytes, &p) : ms_alloc_undefined(t->bytes, "target", &p);
   if (st != MS_OK) {
     ms_free(t);
     return st;
@@ -191,7 +191,7 @@ static ms_status check_topk_row(const ms_target_options *o, int64_t r, const int
 static ms_status check_topk(const ms_target_options *o, int64_t rows, const int32_t *id,
                             const float *log_p, const float *log_rest) {
   void *sorted;
-  MS_TRY(ms_alloc((size_t)o->k * sizeof(int32_t), "target", &sorted));
+  MS_TRY(ms_alloc_undefined((size_t)o->k * sizeof(int32_t), "target", &sorted));
   ms_status st = MS_OK;
   for (int64_t r = 0; r < rows && st == MS_OK; r++)
     st = check_topk_row(o, r, id + r * o->k, log_p + r * o->k, log_rest[r], sorted);

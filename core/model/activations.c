@@ -164,7 +164,7 @@ static ms_status grow_rope(ms_device *dev, const ms_config *c, struct ms_activat
   ms_status st = MS_OK;
 
   if (need <= a->positions || !half) return MS_OK;
-  MS_TRY(ms_alloc(bytes, "rope tables", &host));
+  MS_TRY(ms_alloc_undefined(bytes, "rope tables", &host));
   fill_rope(c, host, positions);
   MS_TRY_OR(end, ms_device_new(dev, bytes, &p));
   MS_TRY_OR(end, MS_OP(dev, write, p, host, bytes));

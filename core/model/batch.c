@@ -29,11 +29,11 @@ static ms_status check_weights(const char *name, int64_t tokens, const float *we
 static ms_status new_arrays(ms_batch *b) {
   size_t n = (size_t)b->tokens;
   void *p;
-  MS_TRY(ms_alloc(n * 4, "batch: tokens", &p));
+  MS_TRY(ms_alloc_undefined(n * 4, "batch: tokens", &p));
   b->token = p;
-  MS_TRY(ms_alloc(((size_t)b->segments + 1) * 4, "batch: segments", &p));
+  MS_TRY(ms_alloc_undefined(((size_t)b->segments + 1) * 4, "batch: segments", &p));
   b->segment_start = p;
-  MS_TRY(ms_alloc(n * 4, "batch: positions", &p));
+  MS_TRY(ms_alloc_undefined(n * 4, "batch: positions", &p));
   b->position = p;
   for (int on = 0; on < 2; on++) {
     MS_TRY(ms_alloc(n * 4, "batch: weights", &p));

@@ -101,9 +101,9 @@ static ms_status new_arrays(ms_generator *g) {
   g->count = g->range + 2 * n;
   g->stop = g->count + n + 1;
   for (int32_t i = 0; i <= g->prompts; i++) g->count[i] = i;
-  MS_TRY(ms_alloc(n * vocab * 4, "generate: logits", &p));
+  MS_TRY(ms_alloc_undefined(n * vocab * 4, "generate: logits", &p));
   g->logits = p;
-  return ms_alloc(ms_sample_bytes((int64_t)vocab), "generate: sampling", &g->scratch);
+  return ms_alloc_undefined(ms_sample_bytes((int64_t)vocab), "generate: sampling", &g->scratch);
 }
 
 /* Runs the prompts; logits of the live ones' next tokens. */

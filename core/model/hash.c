@@ -30,7 +30,7 @@ ms_status ms_model_hash(const ms_model *m, char **text) {
   XXH3_state_t *state = XXH3_createState();
   if (!state) return MS_FAIL(MS_ENOMEM, "model: no memory to hash it");
   XXH3_128bits_reset(state);
-  MS_TRY_OR(end, ms_alloc(CHUNK, "model: hash", &buffer));
+  MS_TRY_OR(end, ms_alloc_undefined(CHUNK, "model: hash", &buffer));
   MS_TRY_OR(end, ms_model_config(m, &config));
   XXH3_128bits_update(state, config, strlen(config));
   MS_TRY_OR(end, add_weights(m, state, buffer));

@@ -142,7 +142,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
   MS_REQUIRE(options && (options->on == MS_ON_RESPONSE || options->on == MS_ON_ALL),
              "target: on is %d, neither response nor all", options ? options->on : -1);
   MS_TRY(ms_batch_check(teacher, batch));
-  MS_TRY(ms_alloc((size_t)batch->rows[options->on] * 4, "target: rows", &row));
+  MS_TRY(ms_alloc_undefined((size_t)batch->rows[options->on] * 4, "target: rows", &row));
   ms_pass pass = batch_pass(teacher, batch);
   pass.row = row;
   for (int64_t t = 0; t < batch->tokens; t++)
@@ -206,7 +206,7 @@ static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *
   memset(s, 0, sizeof *s);
   for (int32_t i = 0; i < terms; i++) used[term[i].on] = 1;
   for (int64_t t = 0; t < batch->tokens; t++) s->rows += has_weight(batch, used, t);
-  MS_TRY(ms_alloc((size_t)s->rows * 16, "loss: rows", &s->memory));
+  MS_TRY(ms_alloc_undefined((size_t)s->rows * 16, "loss: rows", &s->memory));
   s->row = s->memory;
   s->label = s->row + s->rows;
   s->weight[0] = (float *)(s->label + s->rows);

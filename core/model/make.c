@@ -32,7 +32,7 @@ static ms_status fill(ms_model *m, uint64_t seed) {
   void *host = NULL, *stage = NULL;
   ms_status st;
   size_t element = ms_dtype_size(m->dtype);
-  MS_TRY_OR(end, ms_alloc(PART * sizeof(float), "random weights", &host));
+  MS_TRY_OR(end, ms_alloc_undefined(PART * sizeof(float), "random weights", &host));
   MS_TRY_OR(end, ms_device_new(m->dev, PART * sizeof(float), &stage));
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *p = &m->parameter[i];
@@ -115,7 +115,7 @@ ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, 
   void *layer;
   ms_status st;
   *out = NULL;
-  MS_TRY(ms_alloc((size_t)model->config.layers * sizeof(int32_t), "layers", &layer));
+  MS_TRY(ms_alloc_undefined((size_t)model->config.layers * sizeof(int32_t), "layers", &layer));
   for (int32_t i = 0; i < model->config.layers; i++) ((int32_t *)layer)[i] = i;
   MS_TRY_OR(end, ms_config_copy(&model->config, &c));
   st = build_from(model, &c, layer, options, out);

@@ -61,7 +61,7 @@ static ms_status want_count(const char *op, const char *name, const ms_tensor *l
 static ms_status host_indices(const ms_tensor *t, int32_t **out) {
   void *p;
   *out = NULL;
-  MS_TRY(ms_alloc((size_t)t->count * 4, "indices", &p));
+  MS_TRY(ms_alloc_undefined((size_t)t->count * 4, "indices", &p));
   ms_status st = ms_tensor_read(t, p, t->count * 4);
   if (st == MS_OK)
     *out = p;

@@ -204,7 +204,7 @@ static void set_element(void *p, int dtype, int64_t i, double x) {
 static ms_status host_copy(const ms_tensor *t, void **out, int *dtype) {
   int half = t->dtype == MS_BF16 || t->dtype == MS_F16;
   *dtype = half ? MS_F32 : t->dtype;
-  return ms_alloc((size_t)t->count * ms_dtype_size(*dtype), "tensor copy", out);
+  return ms_alloc_undefined((size_t)t->count * ms_dtype_size(*dtype), "tensor copy", out);
 }
 
 ms_status ms_tensor_read_double(const ms_tensor *t, double *data, int64_t count) {
@@ -221,7 +221,10 @@ ms_status ms_tensor_read_double(const ms_tensor *t, double *data, int64_t count)
     MS_TRY_OR(end, ms_tensor_copy(wide, t));
   }
   MS_TRY_OR(end, ms_tensor_read(wide ? wide : t, host, count * (int64_t)ms_dtype_size(dtype)));
-  for (int64_t i = 0; i < count; i++) data[i] = element(host, dtype, i);
+  for (int64_t i = 0; i < count; i++) {
+    double x = element(host, dtype, i);
+    data[i] = isnan(x) ? NAN : x; /* the bits of any other NaN are another value to LuaJIT */
+  }
 end:
   ms_tensor_free(wide);
   ms_free(host);

@@ -33,7 +33,7 @@ static ms_status new_tile(int dim, backward_tile **out) {
   size_t part = (size_t)(padded(dim) * TILE);
   void *p;
   *out = NULL;
-  MS_TRY(ms_alloc(sizeof(backward_tile) + 6 * part * 4, "attention backward", &p));
+  MS_TRY(ms_alloc_undefined(sizeof(backward_tile) + 6 * part * 4, "attention backward", &p));
   backward_tile *b = p;
   b->q = b->array;
   b->dy = b->q + part;

@@ -46,7 +46,7 @@ ms_status ms_cpu_stream_open(int device, ms_stream **out) {
 void ms_cpu_stream_close(ms_stream *s) {}
 
 ms_status ms_cpu_alloc(int device, size_t bytes, void **out) {
-  return ms_alloc(bytes, "cpu tensor", out);
+  return ms_alloc_undefined(bytes, "cpu tensor", out);
 }
 void ms_cpu_free(int device, void *p, size_t bytes) { ms_free(p); }
 

@@ -32,6 +32,20 @@ static void memory(void) {
   ms_free(NULL);
   CHECK(ms_test_live() == live);
 
+  TEST("what is undefined is not by chance 0 in the debug build");
+#ifdef MS_POISON
+  for (int kind = 0; kind < 3; kind++) {
+    if (kind < 2) CHECK((kind ? ms_scratch : ms_alloc_undefined)(1000, "test", &p) == MS_OK);
+    if (kind == 2) CHECK(ms_grow(&p, 0, 1000, "test") == MS_OK);
+    for (int i = 0; i < 1000; i++) CHECK(((unsigned char *)p)[i] == 255);
+    if (kind == 1)
+      p = NULL; /* the thread's */
+    else
+      ms_free(p);
+    if (kind == 0) p = NULL;
+  }
+#endif
+
   TEST("ms_grow keeps the content");
   CHECK(ms_alloc(5, "test", &p) == MS_OK);
   memcpy(p, "1234", 5);

@@ -21,6 +21,17 @@ for _, spec in ipairs(tools.devices) do
       assert.equal(0.5, into[5])
     end))
 
+    it('reads every NaN as a number, whatever its bits', within(function(own)
+      local bits = ffi.new('uint32_t[4]', 0xffffffff, 0xfffc0001, 0x7fffffff, 0xff800001)
+      local floats = ffi.new 'float[4]'
+      ffi.copy(floats, bits, 16)
+      for _, x in ipairs(own(ms.tensor(device, 4)):write(floats):read()) do
+        assert.equal('number', type(x))
+        assert.is_true(x ~= x)
+      end
+      assert.equal(4, #own(ms.tensor(device, 4)):write(floats):read())
+    end))
+
     it('holds every dtype', within(function(own)
       for dtype, values in pairs { f32 = { 1.5, -2 ^ -140, 2 ^ 127 }, bf16 = { 1.5, -2 ^ -130, 2 ^ 127 },
                                    f16 = { 1.5, -2 ^ -24, 65504 }, i32 = { 1, -2 ^ 31, 2 ^ 31 - 1 },
