@@ -26,18 +26,21 @@ enum { ROWS = 6 };
 enum { ROWS = 4 };
 #define EACH_ROWS(DO) DO(1) DO(2) DO(3) DO(4)
 #endif
+enum { COLS = 2 * VF_LANES };
+
+/* Sizes of blocks, as the literature on matrix products names them: a block of a is BLOCK_M by BLOCK_K,
+ * one of b BLOCK_K by BLOCK_N. A panel of b, BLOCK_K by COLS, stays in the second-level cache. */
+enum { BLOCK_M = 512, BLOCK_N = 1024, BLOCK_K = 512 };
+
+/* Measured. Work is counted in multiplications of two elements. */
 enum {
-  COLS = 2 * VF_LANES,
-  DEPTH = 512,      /* of a panel: COLS wide, it stays in the second-level cache */
-  HIGH = 512,       /* rows of a copied at a time, */
-  WIDE = 1024,      /* and columns of b: with DEPTH these bound the memory for panels */
-  GROUP = 4,        /* panels of a that are multiplied with one of b in a row */
-  SHORT = 4 * COLS, /* sums up to here are bound by writing */
-  IN_PLACE = 128,   /* rows of a for which it does not pay to copy b, if it is in a cache */
-  SERIAL = 1 << 19, /* multiplications not worth waking a thread for */
-  LARGE = 1 << 30,  /* multiplications of a rectangle so small that threads get just one */
-  COPYING = 32,     /* multiplications in the time it takes to copy one element, */
-  SHARING = 3000    /* and that are lost where two threads write parts of a row of y */
+  GROUP = 4, /* so many panels of a are multiplied with a panel of b while it is in a cache */
+  SHORT = 4 * COLS, /* for k up to this, storing y takes longer than computing it */
+  IN_PLACE = 128,   /* up to so many rows of a, a small b is read in place: copying it costs more */
+  SERIAL = 1 << 19, /* a product with less work than this runs on one thread */
+  LARGE = 1 << 30,  /* with more work than this for a thread, rectangles are cut smaller */
+  COPYING = 32,     /* copying an element costs as much as so much work */
+  SHARING = 3000    /* so does a row of y that two threads write parts of */
 };
 
 /* An operand: element (i, t), i along y's rows or columns and t along k, is at i * step + t or, where
@@ -291,7 +294,7 @@ static grid choose_grid(const product *p, int64_t threads) {
   for (int64_t down = 1; down <= ms_min(jobs, high); down++) {
     grid g = {.m = pieces(p->m, down), .n = pieces(wide, pieces(jobs, down)) * COLS};
     g.down = pieces(p->m, g.m), g.across = pieces(p->n, g.n), g.rows = even(g.m, ROWS);
-    double m = (double)g.m, n = (double)g.n, copied = m * (double)pieces(g.n, WIDE) + n;
+    double m = (double)g.m, n = (double)g.n, copied = m * (double)pieces(g.n, BLOCK_N) + n;
     double cost = m * n * k + COPYING * copied * k + (g.across > 1 ? SHARING * m : 0);
     cost *= (double)pieces(g.down * g.across, threads);
     if (best.m == 0 || cost < least) best = g, least = cost;
@@ -303,8 +306,9 @@ static grid choose_grid(const product *p, int64_t threads) {
  * parallel region of its own makes no difference. */
 static ms_status multiply_share(const product *p, const grid *g, int64_t id, int64_t threads) {
   int64_t rows = g->rows, high = pieces(g->m, rows); /* panels of a rectangle, then of a block */
-  high = pieces(high, pieces(g->m, HIGH));
-  block most = {.m = high * rows, .n = ms_min(g->n, WIDE), .k = even(p->k, DEPTH), .rows = rows};
+  high = pieces(high, pieces(g->m, BLOCK_M));
+  block most = {
+      .m = high * rows, .n = ms_min(g->n, BLOCK_N), .k = even(p->k, BLOCK_K), .rows = rows};
   int64_t a_size = (high * panel_size(most.k, rows) + 15) / 16 * 16;
   int64_t b_size = pieces(most.n, COLS) * panel_size(most.k, COLS);
   void *room;

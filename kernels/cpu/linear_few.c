@@ -12,10 +12,11 @@
 enum {
   ROWS = 4,
   HIGH = VF_LANES == 16 ? 4 : 2, /* as many rows as there are registers for */
-  WIDE = 4,
-  NEAR = 64, /* weight rows at a time that a cache has, */
-  FAR = 32   /* and of those that are fetched as many rows ahead, by hand */
+  WIDE = 4
 };
+/* Backward, so many weight rows are taken at a time: NEAR of a matrix that is in a cache; FAR of a larger
+ * one, whose next FAR rows are prefetched meanwhile. */
+enum { NEAR = 64, FAR = 32 };
 
 /* Adds n columns' products of `rows` rows of x and `outs` of w. */
 VF_INLINE void add_products(vf *sum, const float *x, const void *w, int dtype, int rows,

@@ -1,5 +1,6 @@
 /* rmsnorm.c - root-mean-square norm of rows, forward and backward. */
 #include <math.h>
+#include <string.h>
 
 #include "../../core/base/memory.h"
 #include "cpu.h"
@@ -74,8 +75,12 @@ ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act
                                       int64_t cols, int add) {
   MS_TAKES_F32("rmsnorm_backward", dx, dy, x);
   int64_t blocks = (rows + BLOCK - 1) / BLOCK;
+  size_t bytes = (size_t)(blocks * cols) * sizeof(float);
   void *part = NULL;
-  if (dw) MS_TRY(ms_alloc((size_t)(blocks * cols) * 4, "rmsnorm backward", &part));
+  if (dw) {
+    MS_TRY(ms_scratch(bytes, "rmsnorm backward", &part));
+    memset(part, 0, bytes);
+  }
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t b = 0; b < blocks; b++) {
     int64_t end = (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows;
@@ -84,6 +89,5 @@ ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act
                    f32(x) + r * cols, rstd[r], w, w_dtype, cols, add);
   }
   if (dw) add_partials(dw, part, blocks, cols);
-  ms_free(part);
   return MS_OK;
 }

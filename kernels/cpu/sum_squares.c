@@ -20,13 +20,12 @@ static double block_sum(const float *x, int64_t n) {
 ms_status MS_KERNEL(sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n, int add) {
   int64_t blocks = (n + BLOCK - 1) / BLOCK;
   void *p;
-  MS_TRY(ms_alloc_undefined((size_t)blocks * sizeof(double), "squared norm", &p));
+  MS_TRY(ms_scratch((size_t)blocks * sizeof(double), "squared norm", &p));
   double *part = p, total = 0;
 #pragma omp parallel for schedule(static) if (n > MS_SERIAL)
   for (int64_t b = 0; b < blocks; b++)
     part[b] = block_sum(x + b * BLOCK, n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK);
   for (int64_t b = 0; b < blocks; b++) total += part[b];
   *sum = add ? *sum + total : total;
-  ms_free(p);
   return MS_OK;
 }

@@ -26,7 +26,7 @@ return {
   { name = 'a thread writes beyond its rectangle', file = 'kernels/cpu/gemm.c', specs = products,
     old = 'w.j0 = j, w.n = ms_min(w.n, j1 - j);', new = 'w.j0 = j;' },
   { name = 'sums are cut by the number of rows', file = 'kernels/cpu/gemm.c',
-    specs = { 'threads' }, old = '.k = even(p->k, DEPTH)', new = '.k = even(p->k, ms_min(g->m, DEPTH))' },
+    specs = { 'threads' }, old = '.k = even(p->k, BLOCK_K)', new = '.k = even(p->k, ms_min(g->m, BLOCK_K))' },
   { name = 'few rows backward without the last weight rows', file = 'kernels/cpu/linear_few.c',
     specs = products, old = 'end = ms_min(o + p->deep, p->out);',
     new = 'end = ms_min(o + p->deep, p->out - 1);' },
