@@ -22,7 +22,7 @@ local fields = require 'moonstill.data.fields'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
 local packing = require 'moonstill.data.packing'
-local printable = require 'moonstill.base.printable'
+local ranks = require 'moonstill.base.ranks'
 local readers = require 'moonstill.data.readers'
 local reading = require 'moonstill.data.reading'
 local rows = require 'moonstill.data.rows'
@@ -162,7 +162,7 @@ local function take_row(self, row, where)
   self.used = self.used or rows.used(form, key)
   self.fields:look(row, form.kind, self.used, row[form.messages])
   if not self.said and not self.options.quiet then
-    io.stderr:write(printable(('dataset: %s: %s\n'):format(where, rows.describe(form, key))))
+    ranks.world():say(('dataset: %s: %s'):format(where, rows.describe(form, key)))
   end
   self.said = true
   local weight, given = rows.weight(row, key)
@@ -472,11 +472,11 @@ function M.open(path, chat, options)
   self.report:finish(self.fields:counted())
   if not self.options.quiet then
     for _, line in ipairs(self.report:lines(self.options)) do
-      io.stderr:write('dataset: ', printable(line), '\n')
+      ranks.world():say('dataset: ' .. line)
     end
   end
   if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 0) end
-  if not self.options.quiet then io.stderr:write(tostring(self), '\n') end
+  if not self.options.quiet then ranks.world():say(tostring(self)) end
   return self
 end
 

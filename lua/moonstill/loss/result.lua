@@ -28,8 +28,9 @@ local MEASURED = {
          teacher_entropy = SOMETIMES },
 }
 
---- The names of all fields.
+--- The names of all fields, and of those that a kind of term can have.
 M.fields = sorted.keys(MEASURED.kd)
+M.fields_of = { ce = sorted.keys(MEASURED.ce), kd = M.fields }
 
 local known = {}
 for _, name in ipairs(M.fields) do known[name] = true end

@@ -17,6 +17,7 @@ local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local handles = require 'moonstill.base.handle'
 local options_of = require 'moonstill.base.options'
+local ranks = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -376,8 +377,8 @@ function M.write(path, model, chat, prompts, options)
     lines[i] = json.encode(row, ROW) .. '\n'
   end
   local text = table.concat(lines)
-  check(C.ms_file_write(path, text, #text))
-  if not (options and options.quiet) then io.stderr:write(summary(path, rows, report), '\n') end
+  if ranks.world().writes then check(C.ms_file_write(path, text, #text)) end
+  if not (options and options.quiet) then ranks.world():say(summary(path, rows, report)) end
   return report
 end
 

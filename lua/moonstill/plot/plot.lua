@@ -12,6 +12,7 @@ local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
+local ranks = require 'moonstill.base.ranks'
 
 local M = {}
 
@@ -346,7 +347,7 @@ function M.svg(panels, options) return picture(panels, options) end
 function M.write(path, panels, options)
   local text = picture(panels, options)
   check.path('plot', path)
-  check(C.ms_file_write(path, text, #text))
+  if ranks.world().writes then check(C.ms_file_write(path, text, #text)) end
 end
 
 -- terminal ---------------------------------------------------------------------------------------

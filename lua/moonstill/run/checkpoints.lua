@@ -46,6 +46,7 @@ end
 --- the last one that is known to be sound. What cannot be removed, or is not the run's, stays,
 --- and is said.
 function M.prune(run)
+  if not run.ranks.writes then return end
   local own = {}
   for _, step in ipairs(list_checkpoints(run.checkpoints)) do
     local path = run:checkpoint_path(step)
@@ -65,7 +66,14 @@ function M.prune(run)
 end
 
 --- Removes what killed processes left of checkpoints that they were writing or removing.
-function M.clean(run) C.ms_dir_clean(run.checkpoints) end
+function M.clean(run)
+  if run.ranks.writes then C.ms_dir_clean(run.checkpoints) end
+end
+
+local function unique()
+  check(C.ms_unique(out))
+  return text(out[0])
+end
 
 -- Gives a run an identity, by which its checkpoints are known: that of those it goes on from, if
 -- they are in its own folder (`named` ones may not be), otherwise a new one.
@@ -74,8 +82,7 @@ local function identify(run, saved, path, named)
   if own and type(saved.id) == 'string' then
     run.id = saved.id
   else
-    check(C.ms_unique(out))
-    run.id = text(out[0])
+    run.id = run.ranks:write(unique)
   end
 end
 
@@ -195,6 +202,7 @@ local function set_aside(path)
   return text(out[0])
 end
 
+-- On the rank that writes.
 local function set_all_aside(run)
   for _, name in ipairs { 'checkpoints', 'metrics.jsonl' } do
     local path = run.output .. '/' .. name
@@ -209,6 +217,7 @@ end
 --- @param run ms_run
 --- @param last integer
 function M.set_aside_after(run, last)
+  if not run.ranks.writes then return end
   for _, step in ipairs(list_checkpoints(run.checkpoints)) do
     if step > last then
       local path = run:checkpoint_path(step)
@@ -232,9 +241,9 @@ function M.resume(run)
   local wanted = run.cfg.resume
   if wanted == nil then wanted = 'auto' end
   identify(run)
-  if wanted == false then return set_all_aside(run) end
+  if wanted == false then return run.ranks:write(set_all_aside, run) end
   local path = wanted
-  if wanted == true or wanted == 'auto' then path = find(run) end
+  if wanted == true or wanted == 'auto' then path = run.ranks:write(find, run) end
   if not path then
     local where = run.checkpoints
     if wanted == true then error('run: resume=true, but no complete checkpoint in ' .. where, 0) end

@@ -17,6 +17,7 @@ local json = require 'moonstill.base.json'
 local leave = require 'moonstill.base.leave'
 local options_of = require 'moonstill.base.options'
 local paths = require 'moonstill.base.paths'
+local ranks = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
 local distance = options_of.distance
 
@@ -427,7 +428,7 @@ local function note_unused(state)
   for key, rule in sorted.pairs(beside) do
     if state.source[key] and not is_used(state, rule) then
       local value = state.value[rule[1]]
-      io.stderr:write(("note: %s: '%s' is not used: %s is %s\n"):format(state.source[key], key,
+      ranks.world():say(("note: %s: '%s' is not used: %s is %s"):format(state.source[key], key,
         rule[1], value == nil and 'not given' or value_text(value)))
     end
   end

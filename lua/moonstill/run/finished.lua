@@ -9,11 +9,16 @@ local M = {}
 
 local function marker_path(run) return run.output .. '/finished.json' end
 
-local function read_marker(run)
+local function marker_text(run)
   local path = marker_path(run)
   if C.ms_path_kind(path) ~= 1 then return nil end
   local ok, marker = pcall(json.read, path)
-  return ok and type(marker) == 'table' and marker or nil
+  return ok and json.is_object(marker) and json.encode(marker) or nil
+end
+
+local function read_marker(run)
+  local text = run.ranks:write(marker_text, run)
+  return text and json.decode(text, 'finished.json')
 end
 
 -- What a recipe may say elsewhere than in its settings.
@@ -42,22 +47,29 @@ function M.check(run)
     :format(run.output, table.concat(words, '; ')), 0)
 end
 
+local function remove_marker(run)
+  if C.ms_path_kind(marker_path(run)) == 0 then return end
+  local ok, why = os.remove(marker_path(run)) -- a file, or an empty folder
+  if not ok then error(why, 0) end
+end
+
+local function student_kind(run) return C.ms_path_kind(run.student_path .. '/config.json') end
+
 --- Makes the run a finished one when its student is there, for its last step; otherwise there is
 --- something left to do.
 function M.look(run)
   local marker, state = read_marker(run), run.state
-  local whole = marker and marker.step == state.step and state.step >= state.total
-    and C.ms_path_kind(run.student_path .. '/config.json') == 1
-  if whole then
+  if marker and marker.step == state.step and state.step >= state.total
+    and run.ranks:write(student_kind, run) == 1 then
     run.finished, run.validated = true, marker.validations or {}
     run:say(('finished already after %d steps: the student is in %s; resume=false begins anew')
       :format(state.step, run.student_path))
-  elseif marker or C.ms_path_kind(marker_path(run)) ~= 0 then
-    local ok, why = os.remove(marker_path(run)) -- a file, or an empty folder
-    if not ok then error(why, 0) end
+  else
+    run.ranks:write(remove_marker, run)
   end
 end
 
+--- Writes finished.json, on the rank that writes.
 function M.write(run)
   local list, last = {}, run.last_validations
   for _, v in ipairs(last and last.step == run.state.step and last or {}) do list[#list + 1] = v end

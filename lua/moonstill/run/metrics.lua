@@ -44,6 +44,7 @@ end
 --- Appends a line.
 --- @param entry table with its `step`; numbers that JSON has not (NaN, infinity) become null
 function methods:write(entry)
+  if not self.ranks.writes then return end
   local line = json.encode(entry, ORDER)
   if self.there[line] then return end
   if C.ms_path_kind(self.path) == 0 then
@@ -66,12 +67,15 @@ end
 --- Opens a file for a run that has `step` steps behind it.
 --- @param path string
 --- @param step integer
+--- @param ranks ms_ranks of which one writes
 --- @param say fun(line: string) told what is worth a line
-function M.open(path, step, say)
-  local there = C.ms_path_kind(path) ~= 0 and cut_back(path, step) or {}
+function M.open(path, step, ranks, say)
+  local self = setmetatable({ path = path, there = {}, ranks = ranks, say = say }, class)
+  if not ranks.writes then return self end
+  if C.ms_path_kind(path) ~= 0 then self.there = cut_back(path, step) end
   local ok, why = append(path, '')
   if not ok then error(why, 0) end
-  return setmetatable({ path = path, there = there, say = say }, class)
+  return self
 end
 
 return M

@@ -92,22 +92,29 @@ local function file_size(run)
 end
 
 --- An error when the disk has no room for the next checkpoint.
-function M.room(run) room(run, checkpoint_bytes(run), 'a checkpoint') end
+function M.room(run)
+  if run.ranks.writes then room(run, checkpoint_bytes(run), 'a checkpoint') end
+end
+
+-- Of the rank that writes.
+local function check_places(run)
+  check.file(C.ms_model_save_check(run.student_path))
+  for _, name in ipairs { '', '/checkpoints', '/student', '/metrics.jsonl' } do
+    writable(run.output .. name)
+  end
+  room(run, checkpoint_bytes(run) + run.student:info().memory.weights,
+    'a checkpoint and the student')
+  file_size(run)
+end
 
 --- An error when a run that is not finished cannot come to its end: something stands where its
 --- student goes, a folder cannot be written, the disk is full, files may not be large enough, the
 --- student cannot read a sample, or no sample has a weight.
 function M.check(run)
-  check.file(C.ms_model_save_check(run.student_path))
-  for _, name in ipairs { '', '/checkpoints', '/student', '/metrics.jsonl' } do
-    writable(run.output .. name)
-  end
+  run.ranks:write(check_places, run)
   if run.carry and C.ms_path_kind(run.carry) ~= 2 then
     error(('run: carry = %s is no folder'):format(run.carry), 0)
   end
-  room(run, checkpoint_bytes(run) + run.student:info().memory.weights,
-    'a checkpoint and the student')
-  file_size(run)
   if run.data.fits then run.data:fits(run.student) end
   if run.data.counts and not run.data:counts 'response' then run.data:check_counts 'all' end
 end

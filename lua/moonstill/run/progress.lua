@@ -117,9 +117,11 @@ end
 
 local class = { __index = methods }
 
+--- @param ranks ms_ranks of which one prints
 --- @param options? { quiet?: boolean }
-function M.new(options)
-  return setmetatable({ quiet = options and options.quiet, tty = ffi.C.isatty(2) == 1 }, class)
+function M.new(ranks, options)
+  return setmetatable({ quiet = options and options.quiet or not ranks.prints,
+    tty = ffi.C.isatty(2) == 1 }, class)
 end
 
 return M

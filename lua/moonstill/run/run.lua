@@ -20,15 +20,16 @@ local departures = require 'moonstill.run.departures'
 local config = require 'moonstill.run.config'
 local fail = require 'moonstill.base.fail'
 local finished = require 'moonstill.run.finished'
+local folder = require 'moonstill.run.folder'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
 local leave = require 'moonstill.base.leave'
-local lock = require 'moonstill.run.lock'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
 local optimizer = require 'moonstill.train.optimizer'
 local preflight = require 'moonstill.run.preflight'
 local progress = require 'moonstill.run.progress'
+local ranks = require 'moonstill.base.ranks'
 local schedule = require 'moonstill.train.schedule'
 local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
@@ -118,7 +119,10 @@ local function begin_step(run)
   state.index, state.step = state.index + 1, state.step + 1
   state.progress = (state.step - 1) / math.max(1, state.total - 1)
   steps.begin(step, state.step)
-  for _, samples in ipairs(run.plan[state.index]) do steps.take(step, run.data:batch(samples)) end
+  for _, samples in ipairs(run.ranks:share(run.plan[state.index])) do
+    steps.take(step, run.data:batch(samples))
+  end
+  steps.measure(step)
   for _, name in ipairs(run.schedule_names) do step[name] = scheduled(run, name) end
   return step
 end
@@ -128,7 +132,7 @@ local function after_step(run)
   -- weights that give no sound loss are not worth keeping
   local due = run.every > 0 and state.step % run.every == 0 and state.ruined == 0
   if state.step > run.saved and (due or json.unfit(state, 'run.state')) then run:checkpoint() end
-  local signal = C.ms_interrupted()
+  local signal = run.ranks:first(C.ms_interrupted())
   if signal == 0 then return end
   run:checkpoint()
   run:close()
@@ -175,32 +179,10 @@ local function describe(step)
   return table.concat(parts, '  ')
 end
 
-local function process_text(process)
-  return process > 0 and (' (process %d)'):format(process) or ''
-end
-
---- Makes sure that the folder still is the run's own. Once run.lock is removed, another run can
---- take it: two would write into it, so this one ends, and leaves the folder to the other.
-function methods:hold()
-  if C.ms_path_kind(self.output) == 0 then
-    self:say(('note: %s was removed: it begins anew'):format(self.output))
-    check.file(C.ms_dir_make(self.output))
-  end
-  local state, process = self.lock:keep()
-  if state == 'anew' then
-    self:say(('note: %s/run.lock was removed or replaced: it is taken again'):format(self.output))
-  elseif state == 'lost' then
-    local step = self.state.step
-    self:close()
-    leave(1, ('run: %s/run.lock was removed, and another run%s has taken the folder: this one ends '
-      .. 'in step %d and leaves it to that'):format(self.output, process_text(process), step))
-  end
-end
-
 --- Appends a line to metrics.jsonl.
 --- @param entry table
 function methods:record(entry)
-  self:hold()
+  folder.hold(self)
   self.metrics:write(entry)
 end
 
@@ -237,7 +219,7 @@ function methods:checkpoint()
   local state = self.state
   if self.saved == state.step then return end
   soundness.check_weights(self)
-  self:hold()
+  folder.hold(self)
   preflight.room(self)
   local all, unfit = checkpoints.encode(self)
   self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
@@ -278,14 +260,15 @@ end
 local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
 
 local function new_run(cfg, options)
+  local of = ranks.world()
   local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
     carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
-    student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {},
+    student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
     fingerprint = options.data.fingerprint and options.data:fingerprint(),
     every = settings.get(cfg, 'checkpoint', 'every'),
     keep = settings.get(cfg, 'checkpoint', 'keep'),
     max_skips = settings.get(cfg, 'optim', 'max_skips'),
-    progress = progress.new { quiet = options.quiet },
+    progress = progress.new(of, { quiet = options.quiet }),
     batch_size = { tokens = settings.get(cfg, 'batch', 'tokens'),
       micro_tokens = settings.get(cfg, 'batch', 'micro_tokens') } }, class)
   run.step = steps.new(run)
@@ -294,26 +277,19 @@ local function new_run(cfg, options)
   return run
 end
 
-local function take_lock(run)
-  check.file(C.ms_dir_make(run.output))
-  local held, process = lock.open(run.output .. '/run.lock')
-  run.lock = held
-  if held then return end
-  fail('run.open: another run is in the folder %s%s: wait for its end, or give another output',
-    run.output, process_text(process))
-end
+local function make_checkpoints_folder(run) check.file(C.ms_dir_make(run.checkpoints)) end
 
 -- Everything that can fail once the folder is the run's.
 local function start(run)
   run.state.total = count_steps(run)
   run.student:add_ends(run.data.chat and run.data.chat.stop or {})
-  run.optimizer = optimizer.new(run.student, run.cfg.optim)
+  run.optimizer = optimizer.new(run.student, run.cfg.optim, run.ranks)
   checkpoints.clean(run)
   finished.check(run)
   checkpoints.resume(run)
-  check.file(C.ms_dir_make(run.checkpoints))
+  run.ranks:write(make_checkpoints_folder, run)
   run:plan_epoch(run.state.epoch)
-  run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step,
+  run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step, run.ranks,
     function(line) run:say(line) end)
   finished.look(run)
   if run.finished then return end
@@ -345,7 +321,7 @@ function M.open(cfg, options)
   if not ok then fail('run.open: checkpoints cannot hold this cfg: ' .. tostring(why)) end
   local run = new_run(cfg, options)
   open_schedules(run, options.schedules)
-  take_lock(run)
+  folder.take(run)
   open_outputs[run.output] = true
   ok, why = pcall(start, run)
   if ok then return run end
@@ -367,14 +343,19 @@ function methods:validate(options) return validation.validate(self, options) end
 
 --- Frees what the run holds, and gives Ctrl-C back. `finish` does it.
 function methods:close()
-  if not self.lock then return end
+  if not self.locked then return end
   steps.drop_batches(self.step)
   self.progress:finish()
   if self.optimizer then self.optimizer:free() end
-  self.lock:close()
-  self.optimizer, self.lock = nil, nil
+  self.optimizer = nil
+  folder.give_back(self)
   open_outputs[self.output] = nil
   C.ms_interrupt_watch(0)
+end
+
+local function save_student(run)
+  run.student:save(run.student_path, run.carry and { carry = run.carry } or nil)
+  finished.write(run)
 end
 
 --- Saves a last checkpoint, and the student in the folder `student` of the output folder: there is
@@ -386,9 +367,8 @@ function methods:finish()
     learning.check_end(self)
     soundness.check(self, true)
     self:checkpoint()
-    self:hold()
-    self.student:save(self.student_path, self.carry and { carry = self.carry } or nil)
-    finished.write(self)
+    folder.hold(self)
+    self.ranks:write(save_student, self)
     local unlearnt = learning.describe(self.state)
     self:say(('the student is saved in %s after %d steps%s, %s tokens'):format(self.student_path,
       self.state.step, unlearnt and (' (%s)'):format(unlearnt) or '',

@@ -32,6 +32,7 @@ local fields = require 'moonstill.data.fields'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
+local ranks = require 'moonstill.base.ranks'
 local tokenizer = require 'moonstill.text.tokenizer'
 
 local M = {}
@@ -402,7 +403,7 @@ function methods:longest(n, ...)
   local least = n
   for i = 1, select('#', ...) do least = math.min(least, (select(i, ...)):info().context) end
   if least < n then
-    io.stderr:write(('note: max_tokens is %d, not %d: the context of the %s\n'):format(least, n,
+    ranks.world():say(('note: max_tokens is %d, not %d: the context of the %s'):format(least, n,
       select('#', ...) > 1 and 'shorter model' or 'model'))
   end
   return least

@@ -5,7 +5,7 @@
 
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local printable = require 'moonstill.base.printable'
+local ranks = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
 local tokenizer = require 'moonstill.text.tokenizer'
 
@@ -27,7 +27,7 @@ local noted = {} -- what was said of files, once each
 local function note(text)
   if noted[text] then return end
   noted[text] = true
-  io.stderr:write(('note: %s; the tokens that it names are not known\n'):format(printable(text)))
+  ranks.world():say(('note: %s; the tokens that it names are not known'):format(text))
 end
 
 -- What a file says. One that cannot be read says nothing here, which is noted, but for config.json,

@@ -8,6 +8,7 @@ local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local models = require 'moonstill.model.model'
 local options_of = require 'moonstill.base.options'
+local ranks = require 'moonstill.base.ranks'
 local schedule = require 'moonstill.train.schedule'
 local sorted = require 'moonstill.base.sorted'
 local tensor = require 'moonstill.tensor.tensor'
@@ -42,8 +43,9 @@ local pointer = kind.pointer
 --- @param model ms_model
 --- @param options? table see `defaults`; a recipe's `optim` may be passed whole: the keys of
 ---   `ms.schedule` and max_skips are not looked at, any other key is an error
+--- @param of? ms_ranks whose gradients are summed, and who take every step together; default all
 --- @return ms_optimizer
-function M.new(model, options)
+function M.new(model, options, of)
   local p, o = models.pointer(model), ffi.new 'ms_adamw_options'
   options_of.known('optimizer', M.keys, options)
   for key, default in sorted.pairs(M.defaults) do
@@ -54,7 +56,7 @@ function M.new(model, options)
     end
     o[key] = value
   end
-  check(C.ms_optimizer_new(p, C.ms_group_self(), o, out))
+  check(C.ms_optimizer_new(p, (of or ranks.world()).group, o, out))
   return handle(out[0])
 end
 

@@ -20,11 +20,11 @@ local class = { __index = methods }
 function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
     unlearnt = {}, left = 0,
-    tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(), loss = 0, grad_norm = 0,
-    skipped = false, began = 0 }, class)
+    tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(run.ranks), loss = 0,
+    grad_norm = 0, skipped = false, began = 0 }, class)
 end
 
---- The sum of the weights of all micro-batches, which a term's loss is divided by.
+--- The sum of the weights of all micro-batches, of all ranks, which a term's loss is divided by.
 --- @param on '"response"'|'"all"'
 function methods:norm(on) return self.norms[on] end
 
@@ -33,7 +33,7 @@ function methods:norm(on) return self.norms[on] end
 --- @return ffi.cdata*? `ms_group *`
 function methods:record(batch, terms, results)
   self.tally:add(terms, results, self.norms)
-  return self.unlearnt[batch] and self.left == 1 and C.ms_group_self() or nil
+  return self.unlearnt[batch] and self.left == 1 and self.run.ranks.group or nil
 end
 
 --- For `model:learn`, after it has learnt a batch.
@@ -48,7 +48,7 @@ local function next_batch(self)
   return self.batches[self.at]
 end
 
---- Iterates over the step's batches, whose sizes are those of `batch.micro_tokens`.
+--- Iterates over this rank's batches of the step, whose sizes are those of `batch.micro_tokens`.
 function methods:micro_batches()
   self.at = 0
   return next_batch, self
@@ -72,9 +72,18 @@ function M.take(self, batch)
   self.batches[#self.batches + 1] = batch
   self.unlearnt[batch] = true
   self.left = self.left + 1
-  self.norms.response = self.norms.response + batch:weight 'response'
-  self.norms.all = self.norms.all + batch:weight 'all'
-  self.tokens = self.tokens + batch:tokens()
+end
+
+--- Adds up the weights and tokens of the step, of all ranks, once its batches are taken.
+function M.measure(self)
+  local sums = { 0, 0, 0 }
+  for _, batch in ipairs(self.batches) do
+    sums[1] = sums[1] + batch:weight 'response'
+    sums[2] = sums[2] + batch:weight 'all'
+    sums[3] = sums[3] + batch:tokens()
+  end
+  self.run.ranks:sum(sums)
+  self.norms.response, self.norms.all, self.tokens = unpack(sums)
 end
 
 --- Puts other batches in place of the planned ones, such as those made of a student's own answers;
@@ -83,8 +92,8 @@ end
 function methods:use(batches)
   if self.tally.calls > 0 then fail('step:use: the step has learned already') end
   M.drop_batches(self)
-  self.norms.response, self.norms.all, self.tokens = 0, 0, 0
   for _, batch in ipairs(batches) do M.take(self, batch) end
+  M.measure(self)
 end
 
 --- True in every n-th step; never for 0.
@@ -100,6 +109,7 @@ function methods:update()
   local run, state = self.run, self.run.state
   if not self.open then fail('step:update: called twice, or outside its step') end
   if self.tally.calls == 0 then fail('step:update: nothing was learned in this step') end
+  self.tally:sum()
   local name, seen, all = self.tally:incomplete()
   if name then -- losses are divided by the whole step's weights
     fail('step:update: the term %s learned from weights of %g, the step has %g: every '
@@ -125,12 +135,11 @@ function methods:update()
   return self
 end
 
---- Begins a step, whose batches are then taken.
+--- Begins a step, whose batches are then taken and measured.
 --- @param number integer
 function M.begin(self, number)
   self.number, self.began, self.open = number, C.ms_clock(), true
   self.tally:clear()
-  self.norms.response, self.norms.all, self.tokens = 0, 0, 0
 end
 
 --- An error when a step is under way: nothing may be left undone when it is over.

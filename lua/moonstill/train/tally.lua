@@ -192,10 +192,25 @@ function methods:describe()
   return table.concat(parts, ' + ')
 end
 
+local function sum_term(t, ranks)
+  local fields, numbers = result.fields_of[t.kind], { t.share }
+  for i, field in ipairs(fields) do numbers[i + 1] = t.sums[field] or 0 end
+  ranks:sum(numbers)
+  t.share = numbers[1]
+  for i, field in ipairs(fields) do t.sums[field] = numbers[i + 1] end
+end
+
+--- Adds up what all ranks have, once each has added its calls: what is asked from then on is of all
+--- of them, but for the range of a term's weights, which is this rank's.
+function methods:sum()
+  for _, name in ipairs(sorted.keys(self.terms)) do sum_term(read(self.terms[name]), self.ranks) end
+end
+
 local class = { __index = methods }
 
-function M.new()
-  local self = setmetatable({}, class)
+--- @param ranks ms_ranks whose calls are added up
+function M.new(ranks)
+  local self = setmetatable({ ranks = ranks }, class)
   self:clear()
   return self
 end

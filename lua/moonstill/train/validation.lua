@@ -78,16 +78,24 @@ local function evaluate_batch(run, teacher, measure, batch, sums)
   if target then target:free() end
 end
 
-local function evaluate(run, options, measure)
-  local data, size, sums = options.data, run.batch_size.micro_tokens, tally.new()
+-- The samples of each micro-batch of a data set.
+local function plan(data, size)
+  local list = {}
   for _, step in ipairs(data:steps(0, 0, { tokens = size, micro_tokens = size })) do
-    for _, samples in ipairs(step) do
-      local batch = data:batch(samples)
-      local ok, why = pcall(evaluate_batch, run, options.teacher, measure, batch, sums)
-      batch:free()
-      if not ok then error(why, 0) end
-    end
+    for _, samples in ipairs(step) do list[#list + 1] = samples end
   end
+  return list
+end
+
+local function evaluate(run, options, measure)
+  local data, sums = options.data, tally.new(run.ranks)
+  for _, samples in ipairs(run.ranks:share(plan(data, run.batch_size.micro_tokens))) do
+    local batch = data:batch(samples)
+    local ok, why = pcall(evaluate_batch, run, options.teacher, measure, batch, sums)
+    batch:free()
+    if not ok then error(why, 0) end
+  end
+  sums:sum()
   return sums
 end
 
