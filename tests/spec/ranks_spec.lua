@@ -29,10 +29,13 @@ end)
 
 -- Two ranks ------------------------------------------------------------------------------------
 
+local class = getmetatable(ranks.world())
+
 -- A rank of two. What both must call waits until the other one has called it, too.
 local function rank_of_two(rank)
   local group = ffi.new('struct ms_group', { ops = C.ms_group_self().ops, rank = rank, size = 2 })
-  local self = ranks.of(group)
+  local self = setmetatable({ group = group, rank = rank, size = 2, writes = rank == 0, prints = rank == 0 },
+    class)
   function self.sum(_, list)
     local got = coroutine.yield('sum', list)
     for i = 1, #list do list[i] = got[i] end

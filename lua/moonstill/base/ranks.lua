@@ -88,22 +88,16 @@ end
 
 local class = { __index = methods }
 
---- The ranks of a group of the core.
---- @param group ffi.cdata* `ms_group *`
---- @return ms_ranks
-function M.of(group)
+local function ranks_of(group)
   local rank = C.ms_group_rank(group)
   return setmetatable({ group = group, rank = rank, size = C.ms_group_size(group),
     writes = rank == 0, prints = rank == 0 }, class)
 end
 
-local world
+local world = ranks_of(C.ms_group_self())
 
 --- All ranks that this process works with: so far it is alone.
 --- @return ms_ranks
-function M.world()
-  world = world or M.of(C.ms_group_self())
-  return world
-end
+function M.world() return world end
 
 return M
