@@ -6,8 +6,8 @@ local M = { _VERSION = '0.1.0' }
 -- Where each name of `ms` is found: its module, and the field of it for those after the line.
 local from = {
   batch = 'data.batch', bpe = 'text.bpe', chat = 'text.chat', config = 'run.config',
-  dataset = 'data.dataset', device = 'tensor.device', generate = 'model.generate',
-  json = 'base.json', kd = 'loss.kd', leave = 'base.leave', lock = 'run.lock',
+  dataset = 'data.dataset', device = 'tensor.device', exit = 'base.exit',
+  generate = 'model.generate', json = 'base.json', kd = 'loss.kd', lock = 'run.lock',
   model = 'model.model', ops = 'tensor.ops', optimizer = 'train.optimizer',
   packing = 'data.packing', plot = 'plot.plot', run = 'run.run', schedule = 'train.schedule',
   scope = 'base.scope', smoke = 'toy.smoke', sorted = 'base.sorted', target = 'loss.target',

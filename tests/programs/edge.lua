@@ -43,7 +43,7 @@ end
 -- modules ----------------------------------------------------------------------------------------
 
 -- They read the terminal, or are the command line itself.
-local LEFT_OUT = { repl = true, cli = true, leave = true }
+local LEFT_OUT = { repl = true, cli = true, exit = true }
 
 local modules = {}
 for path in io.popen(('cd %s/lua/moonstill && find * -path "*/*.lua" | sort'):format(root)):lines() do

@@ -171,8 +171,8 @@ describe('kd', function()
     assert.is_true(seen[2].target == t.p)
 
     -- in a step: the step's norms, and it hears what the terms give
-    local ledger, heard = require 'moonstill.loss.ledger', 0
-    ledger.bind(b, { norm = function(_, on) return on == 'all' and 7 or 3 end,
+    local step_of, heard = require 'moonstill.loss.step_of', 0
+    step_of.set(b, { norm = function(_, on) return on == 'all' and 7 or 3 end,
       record = function() heard = heard + 1 end, learnt = function() heard = heard + 1 end })
     list[1].weight = 0.125
     ms.kd.run(call, nil, b, list, 1)

@@ -71,7 +71,7 @@ describe('a term whose weight changes within a step', function()
       local step = { norm = function() return parts[1]:weight() + parts[2]:weight() end, record = function() end,
         learnt = function() end }
       for i, part in ipairs(parts) do
-        require 'moonstill.loss.ledger'.bind(part, step)
+        require 'moonstill.loss.step_of'.set(part, step)
         model:learn(part, { ms.ce(factor[i]), ms.kd(own(t:targets(part, how)), 3 * factor[i], how) })
       end
       local got = models.gradients(model)

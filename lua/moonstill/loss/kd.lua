@@ -12,7 +12,7 @@ local C = require 'moonstill.C'
 local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
-local ledger = require 'moonstill.loss.ledger'
+local step_of = require 'moonstill.loss.step_of'
 local options_of = require 'moonstill.base.options'
 local results = require 'moonstill.loss.result'
 local sorted = require 'moonstill.base.sorted'
@@ -239,7 +239,7 @@ end
 --- @param terms ms_loss_term[]
 --- @return ms_result[] see `ms.result`
 function M.run(call, model, b, terms)
-  local c_batch, step = batch.pointer(b), ledger.step(b)
+  local c_batch, step = batch.pointer(b), step_of.get(b)
   check.table('model', 'terms', terms)
   local n = pack(terms, step)
   local list, memory = results.list(terms)

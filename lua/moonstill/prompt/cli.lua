@@ -80,7 +80,7 @@ local function run(chunk, name, first)
   local ok, why = xpcall(chunk, trace)
   if ok then return left_open() and ERROR or status_of_success() end
   complain(why)
-  return type(why) == 'table' and why.exit or ERROR -- moonstill.leave
+  return type(why) == 'table' and why.exit or ERROR -- base.exit
 end
 
 local function run_recipe(path)

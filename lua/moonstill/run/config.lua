@@ -14,7 +14,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
-local leave = require 'moonstill.base.leave'
+local exit = require 'moonstill.base.exit'
 local options_of = require 'moonstill.base.options'
 local paths = require 'moonstill.base.paths'
 local ranks = require 'moonstill.base.ranks'
@@ -273,12 +273,12 @@ local function hint(word, words)
 end
 
 local function refuse(format, ...)
-  leave(2, (select('#', ...) > 0 and format:format(...) or format))
+  exit(2, (select('#', ...) > 0 and format:format(...) or format))
 end
 
 --- Ends a recipe whose values do not go together: exit status 2, as for any wrong configuration.
 --- @param message string
-function M.refuse(message) leave(2, message) end
+function M.refuse(message) exit(2, message) end
 
 -- layers -----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
-local leave = require 'moonstill.base.leave'
+local exit = require 'moonstill.base.exit'
 local lock = require 'moonstill.run.lock'
 
 local M = {}
@@ -63,7 +63,7 @@ function M.hold(run)
   elseif state ~= 'kept' then
     local step = run.state.step
     run:close()
-    leave(1, ('run: %s was removed, and another run%s has taken the folder: this one ends in step '
+    exit(1, ('run: %s was removed, and another run%s has taken the folder: this one ends in step '
       .. '%d and leaves it to that'):format(lock_path(run), process_text(state), step))
   end
 end

@@ -23,7 +23,7 @@ local finished = require 'moonstill.run.finished'
 local folder = require 'moonstill.run.folder'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
-local leave = require 'moonstill.base.leave'
+local exit = require 'moonstill.base.exit'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
 local optimizer = require 'moonstill.train.optimizer'
@@ -136,7 +136,7 @@ local function after_step(run)
   if signal == 0 then return end
   run:checkpoint()
   run:close()
-  leave(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on '
+  exit(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on '
     .. 'from there'):format(state.step, state.total))
 end
 

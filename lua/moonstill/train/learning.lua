@@ -1,7 +1,7 @@
 --- Whether a run learns. Steps that taught nothing are counted, by their reasons; a run that has
 --- learnt nothing, or whose gradients stay not finite, fails, and fails again when it is started
 --- again, until something has changed.
-local leave = require 'moonstill.base.leave'
+local exit = require 'moonstill.base.exit'
 
 local M = {}
 
@@ -66,7 +66,7 @@ end
 local function fail(run, format, ...)
   local anew = run.saved > 0 and learnt(run.state) == 0 and '; then resume=false begins anew' or ''
   run:close()
-  leave(1, 'run: ' .. format:format(...) .. anew)
+  exit(1, 'run: ' .. format:format(...) .. anew)
 end
 
 --- Ends a run that is over and has learnt nothing: its student would be the one that it began with.

@@ -13,7 +13,7 @@
 --- how many steps in a row were so; `sound`, the step of the checkpoint that is known to be, 0
 --- for none.
 local fail = require 'moonstill.base.fail'
-local leave = require 'moonstill.base.leave'
+local exit = require 'moonstill.base.exit'
 
 local M = {}
 
@@ -63,7 +63,7 @@ local function diverged(run, what)
   local sound = run.state.sound
   run:set_aside_after(sound)
   run:close()
-  leave(1, ('run: %s: it has diverged, and no student is saved. %s. A smaller optim.lr, or '
+  exit(1, ('run: %s: it has diverged, and no student is saved. %s. A smaller optim.lr, or '
     .. 'optim.clip, may help'):format(what, sound > 0
       and ('The next start goes on from step %d, the last that is sound'):format(sound)
       or 'There is no checkpoint from before: the next start begins anew'))

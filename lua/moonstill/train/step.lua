@@ -3,7 +3,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local learning = require 'moonstill.train.learning'
-local ledger = require 'moonstill.loss.ledger'
+local step_of = require 'moonstill.loss.step_of'
 local soundness = require 'moonstill.train.soundness'
 local tally = require 'moonstill.train.tally'
 
@@ -57,7 +57,7 @@ end
 --- Frees the step's batches.
 function M.drop_batches(self)
   for i = #self.batches, 1, -1 do
-    ledger.bind(self.batches[i], nil)
+    step_of.set(self.batches[i], nil)
     self.batches[i]:free()
     self.unlearnt[self.batches[i]] = nil
     self.batches[i] = nil
@@ -68,7 +68,7 @@ end
 --- Makes a batch one of the step's, which frees it.
 --- @param batch ms_batch
 function M.take(self, batch)
-  ledger.bind(batch, self)
+  step_of.set(batch, self)
   self.batches[#self.batches + 1] = batch
   self.unlearnt[batch] = true
   self.left = self.left + 1
