@@ -6,7 +6,7 @@
 --- left out.
 
 local function block_text(lines)
-  for i, line in ipairs(lines) do lines[i] = line:gsub('^%-%-%- ?', '') end
+  for i, line in ipairs(lines) do lines[i] = line:gsub('^%s*%-%-%- ?', '') end
   return table.concat(lines, '\n')
 end
 
@@ -18,13 +18,13 @@ local function is_inner(lines)
 end
 
 -- "M" for a module's function, another word for a method of what it makes.
-local PATTERN = '^function ([%a_]+)[.:]([%a_][%w_]*)(%b())'
+local PATTERN = '^%s*function ([%a_]+)[.:]([%a_][%w_]*)(%b())'
 
 local function parse(path)
   local doc, block, number = { functions = {} }, {}, 0
   for line in io.lines(path) do
     number = number + 1
-    if line:find '^%-%-%-' then
+    if line:find '^%s*%-%-%-' then
       block[#block + 1] = line
     else
       if #block > 0 then

@@ -8,7 +8,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
-local pointer = require('moonstill.tensor.tensor').pointer
+local pointer = function(x) return require 'moonstill.base.handle'.pointer('tensor', x) end
 
 local threads, seconds = tonumber(arg[1]) or 2, tonumber(arg[2]) or 1
 local only, library = arg[3], arg[4] or 'dnnl'

@@ -635,6 +635,10 @@ return {
   { name = 'a folder called like that of the modules is taken for theirs',
     file = 'lua/moonstill/base/fail.lua', specs = { 'blame' },
     old = "return package.loaded[name] ~= nil or name == 'moonstill.init'", new = 'return true' },
+  { name = 'a name that is not there is nil', file = 'lua/moonstill/base/strict.lua', specs = { 'strict' },
+    old = 'refuse(what, name, names, names)', new = '' },
+  { name = 'a handle is used after it was freed', file = 'lua/moonstill/base/handle.lua',
+    specs = { 'strict', 'tensor' }, old = "if x.p == nil then fail('%s: used after", new = "if false then fail('%s: used after" },
   { name = 'errors within what says the place have a line', file = 'lua/moonstill/base/fail.lua',
     specs = { 'blame' }, old = ' or frame.func == M.pcall then', new = ' then' },
 

@@ -89,6 +89,14 @@ describe('an error of the library', function()
     student:free()
   end)
 
+  it('blames a chunk in a folder that is called like that of the modules', function()
+    local root = debug.getinfo(fail.pcall, 'S').source:match '^(.*)base/fail.lua$'
+    local chunk = assert(loadstring('local ms = ...\nlocal b = ms.batch(1)\nreturn b', root .. 'run/recipe.lua'))
+    local ok, why = pcall(chunk, ms)
+    assert.is_false(ok)
+    assert.truthy(why:find 'run/recipe.lua:2: batch: ', why)
+  end)
+
   it('has no line where its catcher says the place', function()
     local function caught(f, ...) return { fail.pcall(f, ...) } end
     assert.same({ false, 'no %d' }, caught(fail, 'no %d'))

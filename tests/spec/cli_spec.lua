@@ -294,10 +294,11 @@ describe('the prompt without a terminal', function()
     has(list, 'Hugging Face folders in and out')
     has(list, '\nms.model.shrink(teacher, options)\n    A student from some layers of a teacher;')
     assert.is_nil(list:find('evaluate', 1, true)) -- of a model, not of the module
-    assert.is_nil(list:find('level', 1, true)) -- not for users
+    assert.is_nil(select(2, feed 'help(ms.kd)\n'):find('ms.kd.ask', 1, true)) -- for other modules
     out = select(2, feed 'm = ms.model.open "tests/fixtures/qwen3"\nhelp(m)\n')
     has(out, 'model qwen3')
     has(out, '\nx:evaluate(b, terms)\n    The same values without gradients.\n')
+    has(out, '\nx:free()\n    Frees what it holds now.')
     assert.is_nil(out:find('shrink', 1, true))
     out = select(2, feed 'help(ms.model.shrink)\n')
     has(out, 'ms.model.shrink(teacher, options)\nA student')

@@ -1,11 +1,13 @@
---- Handles: the objects that stand for memory of the core. All are asked in one way: the core's
---- pointer comes out of `pointer`, which is an error for what was freed and for what is none.
+--- Handles: the objects that stand for memory of the core. `kind` makes all of them alike: the
+--- core's pointer comes out of `pointer`, which is an error for what was freed and for what is
+--- none; `free` frees once, and so does the collector; a name that is no method is an error.
 ---
 --- A handle that needs another one in the core keeps it there (the core counts); what Lua hands out
 --- beside handles keeps what it points at in its closure.
 
 local ffi = require 'ffi'
 local fail = require 'moonstill.base.fail'
+local strict = require 'moonstill.base.strict'
 
 local M = {}
 
@@ -17,33 +19,50 @@ local function kind_of(value)
   return name and name:gsub('^struct %d+$', 'another handle') or type(value)
 end
 
---- A kind of handle. `pointer(x)` gives the core's pointer, `free(x)` frees once; `type` is
---- for the module to set to what `ffi.metatype` gave.
+--- A kind of handle. `kind.new(p)` makes one of what the core gave, `kind.pointer(x)` gives that
+--- back; `kind.methods` is for the module to fill, and `kind.text(x)`, what a handle prints as.
 --- @param what string how errors call one, as in 'tensor'
+--- @param ctype string the core's type, as in 'ms_tensor'
 --- @param free fun(p: ffi.cdata*) the core's function
---- @param verb? string how freeing is called, default "free"
+--- @param options? { verb?: string, fields?: string, length?: string } verb: how errors call what
+---   `free` does, default "free"; fields: more of them, in C, whose values `new` takes; length: the
+---   method that `#` calls
 --- @return table
-function M.kind(what, free, verb)
-  local kind = { what = what }
+function M.kind(what, ctype, free, options)
+  options = options or {}
+  local verb, length, methods, handle = options.verb or 'free', options.length, {}, nil
+  local kind = { methods = methods, text = function() return what end }
 
   local function check(x)
-    if not ffi.istype(kind.type, x) then fail('%s expected, got %s', what, kind_of(x)) end
+    if not ffi.istype(handle, x) then fail('%s expected, got %s', what, kind_of(x)) end
   end
 
   function kind.pointer(x)
     check(x)
-    if x.p == nil then fail('%s: used after %s', what, verb or 'free') end
+    if x.p == nil then fail('%s: used after %s', what, verb) end
     return x.p
   end
 
-  function kind.free(x)
-    check(x)
-    if x.p ~= nil then
-      free(x.p)
-      x.p = nil
+  --- Frees what it holds now. A second call does nothing; any other use is an error.
+  function methods:free()
+    check(self)
+    if self.p ~= nil then
+      free(self.p)
+      self.p = nil
     end
   end
 
+  strict.names(what, methods)
+  handle = ffi.metatype(('struct { %s *p; %s }'):format(ctype, options.fields or ''), {
+    __index = methods,
+    __newindex = function(_, name) fail("%s: no '%s' can be set", what, tostring(name)) end,
+    __gc = methods.free,
+    __len = length and function(x) return methods[length](x) end,
+    __tostring = function(x)
+      return x.p == nil and ('%s (%sd)'):format(what, verb) or kind.text(x)
+    end,
+  })
+  kind.new, kind.type = handle, handle
   kinds[what] = kind
   return kind
 end
@@ -54,8 +73,8 @@ end
 --- @return boolean
 function M.is(what, x) return kinds[what] ~= nil and ffi.istype(kinds[what].type, x) end
 
---- The core's pointer of a handle of a module that cannot be required, as it requires the caller.
---- @param what string
+--- The core's pointer of a handle.
+--- @param what string its kind
 --- @param x any
 --- @return ffi.cdata*
 function M.pointer(what, x) return kinds[what].pointer(x) end

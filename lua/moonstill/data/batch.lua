@@ -19,19 +19,8 @@ local floats = ffi.typeof 'float[?]'
 local ON = { response = C.MS_ON_RESPONSE, all = C.MS_ON_ALL }
 
 --- @class ms_batch
-local methods = {}
-
-local handle -- the FFI type, below
-local kind = handles.kind('batch', C.ms_batch_free)
-
---- The core's pointer; an error when the batch was freed or is no batch.
---- @package
---- @param batch ms_batch
-function M.pointer(batch) return kind.pointer(batch) end
-local pointer = kind.pointer
-
---- Frees the batch now. A second call does nothing; any other use is an error.
-function methods:free() kind.free(self) end
+local batch = handles.kind('batch', 'ms_batch', C.ms_batch_free)
+local methods, pointer = batch.methods, batch.pointer
 
 --- How many tokens it has.
 --- @return integer
@@ -46,15 +35,9 @@ function methods:weight(on)
   return C.ms_batch_weight(pointer(self), which)
 end
 
-handle = ffi.metatype('struct { ms_batch *p; }', {
-  __index = methods,
-  __gc = methods.free,
-  __tostring = function(self)
-    if self.p == nil then return 'batch (freed)' end
-    return ('batch of %d tokens, weight %g on responses'):format(self:tokens(), self:weight())
-  end,
-})
-kind.type = handle
+function batch.text(self)
+  return ('batch of %d tokens, weight %g on responses'):format(self:tokens(), self:weight())
+end
 
 --- A batch from arrays of the FFI, which may be reused after the call.
 --- @param token ffi.cdata* int32_t[tokens]
@@ -72,7 +55,7 @@ function M.new(token, tokens, segment_start, segments, response, all)
   if response ~= nil then check.cells('batch', 'response', response, 'float', tokens) end
   if all ~= nil then check.cells('batch', 'all', all, 'float', tokens) end
   check(C.ms_batch_new(tokens, token, segments, segment_start, response, all, out))
-  return handle(out[0])
+  return batch.new(out[0])
 end
 
 local SEGMENT = { tokens = true, count = true, response = true, all = true, weight = true }
@@ -145,7 +128,7 @@ local function pack(segments)
     start[i] = at
   end
   check(C.ms_batch_new(total, token, count, start, response, all, out))
-  return handle(out[0])
+  return batch.new(out[0])
 end
 
 --- Prompts with their answers, such as `generate` gives: the answers' tokens are supervised.

@@ -9,13 +9,13 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
-local step_of = require 'moonstill.loss.step_of'
+local handles = require 'moonstill.base.handle'
 local options_of = require 'moonstill.base.options'
 local results = require 'moonstill.loss.result'
 local sorted = require 'moonstill.base.sorted'
+local step_of = require 'moonstill.loss.step_of'
 local targets = require 'moonstill.loss.target'
 local teacher = require 'moonstill.loss.teacher'
 
@@ -84,7 +84,7 @@ local function asked_of(cfg)
 end
 
 local function check_target(target, asked)
-  targets.pointer(target)
+  handles.pointer('target', target)
   if not asked then return end
   local info = target:info()
   for _, pair in ipairs(CARRIED) do
@@ -202,7 +202,7 @@ local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 --- @param cfg? table see `defaults`
 --- @return ms_target
 function M.ask(model, p, b, cfg)
-  local o, c_batch = options_of('kd', M.defaults, cfg), batch.pointer(b)
+  local o, c_batch = options_of('kd', M.defaults, cfg), handles.pointer('batch', b)
   local who = teacher.of(model)
   if o.vocab == 0 then o.vocab = teacher.vocab(model) end
   check(C.ms_model_target(p, c_batch, targets.options(o), out))
@@ -225,7 +225,7 @@ local function pack(terms, step)
     end
     ffi.copy(c, t.c, ffi.sizeof 'ms_term')
     c.weight, c.norm = t.weight, step and step:norm(t.on) or 0
-    if t.target then c.target = targets.pointer(t.target) end
+    if t.target then c.target = handles.pointer('target', t.target) end
   end
   return n
 end
@@ -239,7 +239,7 @@ end
 --- @param terms ms_loss_term[]
 --- @return ms_result[] see `ms.result`
 function M.run(call, model, b, terms)
-  local c_batch, step = batch.pointer(b), step_of.get(b)
+  local c_batch, step = handles.pointer('batch', b), step_of.get(b)
   check.table('model', 'terms', terms)
   local n = pack(terms, step)
   local list, memory = results.list(terms)

@@ -41,16 +41,8 @@ local string_out = ffi.new 'char *[1]'
 local asked = ffi.new 'ms_target_options' -- scratch, the core copies it
 
 --- @class ms_target
-local methods = {}
-
-local handle -- the FFI type, below
-local kind = handles.kind('target', C.ms_target_free)
-
---- The core's pointer; an error when the target was freed or is no target.
---- @package
---- @param target ms_target
-function M.pointer(target) return kind.pointer(target) end
-local pointer = kind.pointer
+local target = handles.kind('target', 'ms_target', C.ms_target_free)
+local methods, pointer = target.methods, target.pointer
 
 local teachers = setmetatable({}, { __mode = 'k' }) -- by target
 
@@ -60,16 +52,16 @@ local teachers = setmetatable({}, { __mode = 'k' }) -- by target
 --- @param teacher? table who made it, see `ms.teacher`
 --- @return ms_target
 function M.wrap(p, teacher)
-  local target = handle(p)
-  teachers[target] = teacher
-  return target
+  local made = target.new(p)
+  teachers[made] = teacher
+  return made
 end
 
 --- Who made a target; nil for one made of values.
 --- @package
---- @param target ms_target
+--- @param of ms_target
 --- @return table?
-function M.teacher(target) return teachers[target] end
+function M.teacher(of) return teachers[of] end
 
 local function number_of(map, what, name)
   local number = map[name]
@@ -166,7 +158,7 @@ function M.topk(ids, log_p, log_rest, options)
   local rest = ffi.new('float[?]', math.max(#log_rest, 1), log_rest)
   check(C.ms_target_topk(M.options(o), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
     flat('float[?]', log_p, o.k, 'target.topk'), rest, out))
-  return handle(out[0])
+  return target.new(out[0])
 end
 
 --- A logits target: a row of logits for each supervised position.
@@ -181,11 +173,8 @@ function M.logits(rows, options)
   end
   check(C.ms_target_logits(M.options(o), #rows, flat('float[?]', rows, o.vocab, 'target.logits'),
     out))
-  return handle(out[0])
+  return target.new(out[0])
 end
-
---- Frees the target now. A second call does nothing; any other use is an error.
-function methods:free() kind.free(self) end
 
 --- How many positions it covers.
 --- @return integer
@@ -220,20 +209,12 @@ function methods:read()
   return ids, log_p, log_rest
 end
 
-local function describe(self)
-  if self.p == nil then return 'target (freed)' end
+function target.text(self)
   local info = self:info()
   local t, tt = info.temperature, info.teacher_temperature
   return ('target %s%s of %d positions (%s), %d ids, T = %s%s, %d bytes'):format(info.kind,
     info.k and ' ' .. info.k or '', info.rows, info.on, info.vocab,
     t and ('%g'):format(t) or 'the term\'s', tt ~= 1 and (' x %g'):format(tt) or '', info.bytes)
 end
-
-handle = ffi.metatype('struct { ms_target *p; }', {
-  __index = methods,
-  __gc = methods.free,
-  __tostring = describe,
-})
-kind.type = handle
 
 return M

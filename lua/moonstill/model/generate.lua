@@ -32,23 +32,18 @@ local ints = ffi.typeof 'int32_t[?]'
 --- first one's is `first`) and the step.
 M.defaults = { max_new = 64, temperature = 0, top_k = 0, top_p = 1, seed = 0, first = 0, stop = {} }
 
-local kind = handles.kind('generator', C.ms_generator_free)
-
 --- @class ms_generator
-local methods = {}
-
---- Frees the cache now. A second call does nothing.
-function methods:free()
-  kind.free(self)
-end
+local generators = handles.kind('generator', 'ms_generator', C.ms_generator_free,
+  { fields = 'int32_t prompts;' })
+local methods = generators.methods
 
 --- The next token of each prompt, in `into` or a new table: -1 for those that have ended. nil once
 --- all have; the generator frees itself then.
 --- @param into? integer[]
 --- @return integer[]?
 function methods:next(into)
-  if ffi.istype(kind.type, self) and self.p == nil then return nil end
-  local p = kind.pointer(self)
+  if handles.is('generator', self) and self.p == nil then return nil end
+  local p = generators.pointer(self)
   into = into == nil and {} or check.table('generate', 'into', into)
   local token = ints(self.prompts)
   check(C.ms_generator_next(p, token, live))
@@ -61,15 +56,7 @@ function methods:next(into)
   return any and into or nil
 end
 
-local handle = ffi.metatype('struct { ms_generator *p; int32_t prompts; }', {
-  __index = methods,
-  __gc = methods.free,
-  __tostring = function(self)
-    if self.p == nil then return 'generator (ended)' end
-    return ('generator over %d prompts'):format(self.prompts)
-  end,
-})
-kind.type = handle
+function generators.text(self) return ('generator over %d prompts'):format(self.prompts) end
 
 -- The prompts as the core takes them: all ids, and where each prompt starts.
 local function flatten(prompts)
@@ -118,14 +105,14 @@ function M.open(model, prompts, options)
     top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed,
     first = o.first })
   check(C.ms_generator_new(p, #prompts, token, start, c, out))
-  return handle(out[0], #prompts)
+  return generators.new(out[0], #prompts)
 end
 
 --- Runs a generator to its end.
 --- @param generator ms_generator
 --- @return integer[][] for each prompt the ids that were made
 function M.collect(generator)
-  kind.pointer(generator)
+  generators.pointer(generator)
   local answers, step = {}, {}
   for i = 1, generator.prompts do answers[i] = {} end
   while generator:next(step) do

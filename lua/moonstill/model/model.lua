@@ -1,11 +1,11 @@
 --- Models: Hugging Face folders in and out, and what is computed with them.
 ---
---- A model owns memory that the Lua collector cannot see. Free it, or make it inside `ms.scope`.
+--- A model owns memory that the Lua collector cannot see. Free it, or make it inside `ms.scope`;
+--- what still uses it then (targets, optimisers) keeps its memory.
 --- Layers and positions count from 0, as in the names of the weights.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
-local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local device = require 'moonstill.tensor.device'
 local ends = require 'moonstill.text.ends'
@@ -35,16 +35,8 @@ M.defaults = { train = false, dtype = 'stored', recompute = false, frozen = {}, 
                head_bytes = 0 }
 
 --- @class ms_model
-local methods = {}
-
-local handle -- the FFI type, below
-local kind = handles.kind('model', C.ms_model_free)
-
---- The core's pointer; an error when the model was freed or is no model.
---- @package
---- @param model ms_model
-function M.pointer(model) return kind.pointer(model) end
-local pointer = kind.pointer
+local model = handles.kind('model', 'ms_model', C.ms_model_free)
+local methods, pointer = model.methods, model.pointer
 
 local function dtype_number(what, name)
   local number = DTYPE[name]
@@ -70,7 +62,7 @@ end
 
 -- Calls body(device pointer) on the device that the options name, or on one they give.
 local function on_device(o, body)
-  if type(o.device) == 'cdata' then return body(device.pointer(o.device)) end
+  if type(o.device) == 'cdata' then return body(handles.pointer('device', o.device)) end
   local dev = device.open(o.device ~= '' and o.device or 'cpu')
   local status = body(dev.p)
   dev:close() -- the model holds it
@@ -85,7 +77,7 @@ function M.open(path, options)
   local c, o = held('model.open', options)
   check.path('model.open', path)
   check.file(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
-  return handle(out[0])
+  return model.new(out[0])
 end
 
 --- A random model: weights of the config's `initializer_range`, norms 1, biases 0.
@@ -99,7 +91,7 @@ function M.create(config, seed, options)
   local source = type(config) == 'table' and json.encode(config)
     or check.text('model.create', 'config', config)
   check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
-  return handle(out[0])
+  return model.new(out[0])
 end
 
 -- `count` of `layers` layers, evenly apart, the first and the last among them.
@@ -132,22 +124,18 @@ function M.shrink(teacher, options)
   local c = held('model.shrink', given)
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
-  return handle(out[0])
+  return model.new(out[0])
 end
 
 --- A copy on the same device, held as the options say.
---- @param model ms_model
+--- @param from ms_model
 --- @param options? table see `defaults`
 --- @return ms_model
-function M.copy(model, options)
-  local p, c = pointer(model), held('model.copy', options)
+function M.copy(from, options)
+  local p, c = pointer(from), held('model.copy', options)
   check(C.ms_model_copy(p, c, out))
-  return handle(out[0])
+  return model.new(out[0])
 end
-
---- Frees the model now; what still uses it (targets, optimisers) keeps its memory. A second call
---- does nothing; any other use is an error.
-function methods:free() kind.free(self) end
 
 local function set_ends(p, list)
   check(C.ms_model_set_ends(p, #list, ffi.new('int32_t[?]', math.max(#list, 1), list)))
@@ -262,7 +250,7 @@ end
 --- @return ffi.cdata* float[rows * vocab]
 --- @return integer vocab
 function methods:logits(b, rows)
-  local p, given, vocab = pointer(self), batch.pointer(b), self:info().vocab
+  local p, given, vocab = pointer(self), handles.pointer('batch', b), self:info().vocab
   if rows ~= nil then check.integers('model:logits', 'row', rows, 0, check.INT32) end
   local n = rows and #rows or b:tokens()
   local list = ffi.new('int32_t[?]', math.max(n, 1))
@@ -320,20 +308,12 @@ end
 
 local function mib(bytes) return ('%.1f MiB'):format(bytes / 2 ^ 20) end
 
-local function describe(self)
-  if self.p == nil then return 'model (freed)' end
+function model.text(self)
   local info, total = self:info(), 0
   for _, bytes in sorted.pairs(info.memory) do total = total + bytes end
   return ('model %s: %.4g M parameters in %d layers, width %d, vocabulary %d, %s, %s in memory')
     :format(info.family, info.parameters / 1e6, info.layers, info.width, info.vocab, info.dtype,
       mib(total))
 end
-
-handle = ffi.metatype('struct { ms_model *p; }', {
-  __index = methods,
-  __gc = methods.free,
-  __tostring = describe,
-})
-kind.type = handle
 
 return M

@@ -89,14 +89,14 @@ end
 
 -- The methods of an object: those documented ones that it answers to.
 local function methods_of(x)
-  for module, doc in sorted.pairs(docs()) do
-    local list = {}
+  local list = {}
+  for _, doc in sorted.pairs(docs()) do
     for _, f in ipairs(doc.functions) do
       local value = f.method and field(x, f.name)
       if type(value) == 'function' and find_function(value) == f then list[#list + 1] = f end
     end
-    if #list > 0 then return list, module end
   end
+  return list
 end
 
 local function print_function(f)
@@ -115,10 +115,10 @@ return function(about)
   if type(about) == 'function' then return print_function(about) end
   local name = type(about) == 'table' and module_of(about)
   if name then return print_module(name) end
-  local methods, module = methods_of(about)
-  if methods then
+  local methods = methods_of(about)
+  if #methods > 0 then
     print(tostring(about) .. '\n')
-    return print_list(methods, module)
+    return print_list(methods)
   end
   if type(about) == 'table' then return print_names(about) end
   fail('help: nothing to say about a ' .. type(about))

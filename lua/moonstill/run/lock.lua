@@ -12,14 +12,12 @@ local out = ffi.new 'ms_lock *[1]' -- scratch, read at once
 local holder = ffi.new 'int32_t[1]'
 local kept = ffi.new 'int32_t[1]'
 
-local kind = handles.kind('lock', C.ms_lock_close, 'close')
-
 --- @class ms_lock
-local methods = {}
+local lock = handles.kind('lock', 'ms_lock', C.ms_lock_close, { verb = 'close' })
+local methods = lock.methods
 
 --- Gives the lock back. A second call does nothing.
-function methods:close() kind.free(self) end
-methods.free = methods.close
+function methods:close() methods.free(self) end
 
 local STATES = { [C.MS_LOCK_KEPT] = 'kept', [C.MS_LOCK_ANEW] = 'anew', [C.MS_LOCK_LOST] = 'lost' }
 
@@ -28,21 +26,14 @@ local STATES = { [C.MS_LOCK_KEPT] = 'kept', [C.MS_LOCK_ANEW] = 'anew', [C.MS_LOC
 --- @return '"kept"'|'"anew"'|'"lost"'
 --- @return integer? the other holder's process, 0 when unknown
 function methods:keep()
-  check(C.ms_lock_keep(kind.pointer(self), kept, holder))
+  check(C.ms_lock_keep(lock.pointer(self), kept, holder))
   local state = STATES[kept[0]]
   return state, state == 'lost' and holder[0] or nil
 end
 
-local handle = ffi.metatype('struct { ms_lock *p; }', {
-  __index = methods,
-  __gc = methods.close,
-  __tostring = function(self) return self.p ~= nil and 'lock' or 'lock (closed)' end,
-})
-kind.type = handle
-
 local function try(path)
   check(C.ms_lock_open(path, out, holder))
-  if out[0] ~= nil then return handle(out[0]) end
+  if out[0] ~= nil then return lock.new(out[0]) end
   return nil, holder[0]
 end
 
@@ -52,11 +43,11 @@ end
 --- @return integer? its process, 0 when unknown
 function M.open(path)
   check.path('lock', path)
-  local lock, process = try(path)
-  if lock then return lock end
+  local held, process = try(path)
+  if held then return held end
   collectgarbage() -- it may be held by an object of ours that an error left behind
-  lock = try(path)
-  return lock, process
+  held = try(path)
+  return held, process
 end
 
 return M

@@ -7,8 +7,8 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
+local handles = require 'moonstill.base.handle'
 local sorted = require 'moonstill.base.sorted'
-local pointer = require('moonstill.tensor.tensor').pointer
 
 local M = {}
 
@@ -34,7 +34,7 @@ local function call(name, count)
   return function(...)
     local args, n = { ... }, math.max(select('#', ...), count)
     for i = 1, count do
-      if args[i] ~= nil then args[i] = pointer(args[i]) end
+      if args[i] ~= nil then args[i] = handles.pointer('tensor', args[i]) end
     end
     if defaults[name] and n == count then
       n = n + 1
@@ -58,7 +58,7 @@ local sum = ffi.new 'double[1]'
 --- @param x ms_tensor
 --- @return number
 function M.sum_squares(x)
-  check(C.ms_sum_squares(pointer(x), sum))
+  check(C.ms_sum_squares(handles.pointer('tensor', x), sum))
   return sum[0]
 end
 
@@ -68,7 +68,7 @@ local place = ffi.new 'int64_t[1]'
 --- @param x ms_tensor f32 or bf16
 --- @return integer?
 function M.not_finite(x)
-  check(C.ms_not_finite(pointer(x), place))
+  check(C.ms_not_finite(handles.pointer('tensor', x), place))
   if place[0] >= 0 then return tonumber(place[0]) end
 end
 

@@ -5,7 +5,6 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
-local device = require 'moonstill.tensor.device'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local sorted = require 'moonstill.base.sorted'
@@ -25,22 +24,14 @@ for name, number in sorted.pairs(dtypes) do names[tonumber(number)] = name end
 local cells = { float = 'f32', int = 'i32', ['int64_t'] = 'i64', ['unsigned char'] = 'u8' }
 
 --- @class ms_tensor
-local methods = {}
-
-local handle -- the FFI type, below
-local kind = handles.kind('tensor', C.ms_tensor_free)
-
---- The core's pointer; an error when the tensor was freed or is no tensor.
---- @package
---- @param t ms_tensor
-function M.pointer(t) return kind.pointer(t) end
-local pointer = kind.pointer
+local tensor = handles.kind('tensor', 'ms_tensor', C.ms_tensor_free)
+local methods, pointer = tensor.methods, tensor.pointer
 
 --- Takes over a tensor that the core handed out.
 --- @package
 --- @param p ffi.cdata* `ms_tensor *`
 --- @return ms_tensor
-function M.wrap(p) return handle(p) end
+function M.wrap(p) return tensor.new(p) end
 
 -- Puts the sizes into `shape`; returns the rank.
 local function fill_shape(...)
@@ -58,9 +49,9 @@ end
 local function new(dev, dtype, ...)
   local number = dtypes[dtype]
   if not number then fail("tensor: no dtype '%s'", dtype) end
-  local p, rank = device.pointer(dev), fill_shape(...)
+  local p, rank = handles.pointer('device', dev), fill_shape(...)
   check(C.ms_tensor_new(p, number, rank, shape, out))
-  return handle(out[0])
+  return tensor.new(out[0])
 end
 
 --- Makes a tensor whose content is undefined.
@@ -88,9 +79,6 @@ function M.zeros(dev, dtype, ...)
   check(C.ms_tensor_zero(t.p))
   return t
 end
-
---- Frees the memory now. A second call does nothing; any other use afterwards is an error.
-function methods:free() kind.free(self) end
 
 --- 'f32', 'bf16', ...
 --- @return string
@@ -183,7 +171,7 @@ function methods:view(offset, ...)
   local p, rank = pointer(self), fill_shape(...)
   check.integer('tensor', 'offset', offset, 0, check.EXACT)
   check(C.ms_tensor_view(p, C.ms_tensor_dtype(p), offset, rank, shape, out))
-  return handle(out[0])
+  return tensor.new(out[0])
 end
 
 --- Sets all elements from another tensor of as many, converting dtypes.
@@ -219,8 +207,7 @@ local function row_text(t, offset, cols)
 end
 
 -- 'tensor f32 [512, 896] on cpu' and up to seven rows of the last axis.
-local function text(t)
-  if t.p == nil then return 'tensor (freed)' end
+function tensor.text(t)
   local sizes = { t:shape() }
   local cols = sizes[#sizes]
   local lines = { ('tensor %s [%s] on %s'):format(t:dtype(), table.concat(sizes, ', '),
@@ -230,13 +217,6 @@ local function text(t)
   end
   return table.concat(lines, '\n')
 end
-
-handle = ffi.metatype('struct { ms_tensor *p; }', {
-  __index = methods,
-  __gc = methods.free,
-  __tostring = text,
-})
-kind.type = handle
 
 return setmetatable(M, {
   __call = function(_, dev, dtype, ...)

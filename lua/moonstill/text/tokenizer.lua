@@ -28,26 +28,15 @@ local piece = ffi.new 'const char *[1]'
 local count = ffi.new 'int64_t[1]'
 
 --- @class ms_tokenizer
-local methods = {}
-
-local handle -- the FFI type, below
-local kind = handles.kind('tokenizer', C.ms_tokenizer_free)
-
---- The core's pointer; an error when the tokenizer was freed or is none.
---- @package
---- @param tokenizer ms_tokenizer
-function M.pointer(tokenizer) return kind.pointer(tokenizer) end
-local pointer = kind.pointer
+local tokenizer = handles.kind('tokenizer', 'ms_tokenizer', C.ms_tokenizer_free,
+  { length = 'size' })
+local methods, pointer = tokenizer.methods, tokenizer.pointer
 
 local function is_text(s, what)
   if type(s) ~= 'string' then
     fail('tokenizer: %s is a %s, not a string', what, type(s))
   end
 end
-
---- Frees the tokenizer now. A second call does nothing; any other use is an error. Decoders made
---- from it stay valid.
-function methods:free() kind.free(self) end
 
 local function encode(self, text, options)
   local p = pointer(self)
@@ -160,16 +149,7 @@ function methods:same(other)
   return self
 end
 
-handle = ffi.metatype('struct { ms_tokenizer *p; }', {
-  __index = methods,
-  __gc = methods.free,
-  __len = methods.size,
-  __tostring = function(self)
-    if self.p == nil then return 'tokenizer (freed)' end
-    return ('tokenizer of %d tokens'):format(self:size())
-  end,
-})
-kind.type = handle
+function tokenizer.text(self) return ('tokenizer of %d tokens'):format(self:size()) end
 
 --- Opens a tokenizer.
 --- @param path string a tokenizer.json, or the folder that holds it
@@ -177,7 +157,7 @@ kind.type = handle
 function M.open(path)
   check.path('tokenizer', path)
   check.file(C.ms_tokenizer_open(path, out))
-  return handle(out[0])
+  return tokenizer.new(out[0])
 end
 
 --- The same, but nil and why where the file is of a kind that is not read, or no tokenizer at all.
@@ -187,25 +167,19 @@ end
 function M.try(path)
   check.path('tokenizer', path)
   local status = C.ms_tokenizer_open(path, out)
-  if status == 0 then return handle(out[0]) end
+  if status == 0 then return tokenizer.new(out[0]) end
   if status == C.MS_ENOMEM then check.file(status) end
   return nil, ffi.string(C.ms_last_error())
 end
 
 -- incremental decoding ---------------------------------------------------------------------------
 
-local decoder_kind = handles.kind('decoder', C.ms_decoder_free)
-
 --- @class ms_decoder
-local decoder_methods = {}
-
---- Frees the decoder now. A second call does nothing; any other use is an error.
-function decoder_methods:free()
-  decoder_kind.free(self)
-end
+local decoder = handles.kind('decoder', 'ms_decoder', C.ms_decoder_free)
+local decoder_methods = decoder.methods
 
 local function advance(self, id)
-  check(C.ms_decoder_add(decoder_kind.pointer(self), id, piece, count))
+  check(C.ms_decoder_add(decoder.pointer(self), id, piece, count))
   return ffi.string(piece[0], tonumber(count[0]))
 end
 
@@ -220,22 +194,15 @@ end
 --- @return string
 function decoder_methods:finish() return advance(self, -1) end
 
-local decoder_handle = ffi.metatype('struct { ms_decoder *p; }', {
-  __index = decoder_methods,
-  __gc = decoder_methods.free,
-  __tostring = function(self) return self.p == nil and 'decoder (freed)' or 'decoder' end,
-})
-decoder_kind.type = decoder_handle
-
 --- A decoder that takes ids one by one, as they are generated. All it returns, put together, is
---- what `decode` gives.
+--- what `decode` gives. It outlives the tokenizer.
 --- @param options? { skip_special?: boolean }
 --- @return ms_decoder
 function methods:decoder(options)
   options_of.known('tokenizer', DECODE, options)
   local skip = options and options.skip_special and 1 or 0
   check(C.ms_decoder_new(pointer(self), skip, decoder_out))
-  return decoder_handle(decoder_out[0])
+  return decoder.new(decoder_out[0])
 end
 
 return M

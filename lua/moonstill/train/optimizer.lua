@@ -6,7 +6,6 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
-local models = require 'moonstill.model.model'
 local options_of = require 'moonstill.base.options'
 local ranks = require 'moonstill.base.ranks'
 local schedule = require 'moonstill.train.schedule'
@@ -31,12 +30,8 @@ for key in sorted.pairs(M.defaults) do M.keys[key] = true end
 for key in sorted.pairs(schedule.keys) do M.keys[key] = true end
 
 --- @class ms_optimizer
-local methods = {}
-
-local handle -- the FFI type, below
-
-local kind = handles.kind('optimizer', C.ms_optimizer_free)
-local pointer = kind.pointer
+local optimizer = handles.kind('optimizer', 'ms_optimizer', C.ms_optimizer_free)
+local methods, pointer = optimizer.methods, optimizer.pointer
 
 --- An optimiser for a model that was opened to train. From now on the weights of a bf16 model
 --- follow the optimiser's f32 masters.
@@ -46,7 +41,7 @@ local pointer = kind.pointer
 --- @param of? ms_ranks whose gradients are summed, and who take every step together; default all
 --- @return ms_optimizer
 function M.new(model, options, of)
-  local p, o = models.pointer(model), ffi.new 'ms_adamw_options'
+  local p, o = handles.pointer('model', model), ffi.new 'ms_adamw_options'
   options_of.known('optimizer', M.keys, options)
   for key, default in sorted.pairs(M.defaults) do
     local value = options and options[key]
@@ -57,11 +52,8 @@ function M.new(model, options, of)
     o[key] = value
   end
   check(C.ms_optimizer_new(p, (of or ranks.world()).group, o, out))
-  return handle(out[0])
+  return optimizer.new(out[0])
 end
-
---- Frees the moments now. A second call does nothing; any other use is an error.
-function methods:free() kind.free(self) end
 
 --- One update from the model's gradients, which are zeroed. With a gradient that is not finite, or
 --- whose norm is above 1e19 after clipping (its square is not finite), nothing else happens.
@@ -83,7 +75,7 @@ function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) en
 --- @return integer
 function methods:bytes(model)
   pointer(self)
-  models.pointer(model)
+  handles.pointer('model', model)
   local info = model:info()
   return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
 end
@@ -106,7 +98,7 @@ end
 --- @param model ms_model the optimiser's
 --- @param state string
 function methods:write(path, model, state)
-  local p, of = pointer(self), models.pointer(model)
+  local p, of = pointer(self), handles.pointer('model', model)
   check.path('optimizer:write', path)
   check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
 end
@@ -116,7 +108,7 @@ end
 --- @param model ms_model the optimiser's
 --- @return string
 function methods:read(path, model)
-  local p, of = pointer(self), models.pointer(model)
+  local p, of = pointer(self), handles.pointer('model', model)
   check(C.ms_checkpoint_read(check.path('optimizer:read', path), of, p, string_out))
   return text(string_out[0])
 end
@@ -130,14 +122,6 @@ function M.find(path)
   return text(string_out[0])
 end
 
-handle = ffi.metatype('struct { ms_optimizer *p; }', {
-  __index = methods,
-  __gc = methods.free,
-  __tostring = function(self)
-    if self.p == nil then return 'optimizer (freed)' end
-    return ('optimizer after %d updates'):format(self:steps())
-  end,
-})
-kind.type = handle
+function optimizer.text(self) return ('optimizer after %d updates'):format(self:steps()) end
 
 return M

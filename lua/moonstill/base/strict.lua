@@ -1,0 +1,47 @@
+--- Names that are not there are errors, which say what may have been meant: of what users touch, a
+--- slip of the pen is never nil.
+
+local check = require 'moonstill.base.check'
+local fail = require 'moonstill.base.fail'
+local options_of = require 'moonstill.base.options'
+local sorted = require 'moonstill.base.sorted'
+
+local M = {}
+
+-- `told`: the names to list where none is near.
+local function refuse(what, name, names, told)
+  local near = options_of.nearest(tostring(name), names)
+  fail("%s has no '%s'; %s", what, tostring(name), near and ("did you mean '%s'?"):format(near)
+    or 'there are ' .. table.concat(told, ', '))
+end
+
+--- Makes reading any other name than those of a table an error.
+--- @param what string how errors call whatever has the names
+--- @param t table it keeps its metatable
+--- @return table t
+function M.names(what, t)
+  local mt = getmetatable(check.table('strict', 't', t)) or {}
+  function mt.__index(_, name)
+    local names = sorted.keys(t)
+    refuse(what, name, names, names)
+  end
+  return setmetatable(t, mt)
+end
+
+--- A metatable for objects: beside their fields, which anyone may add, they have methods; reading
+--- any other name is an error.
+--- @param what string how errors call such an object
+--- @param methods table
+--- @param absent? table<string, true> fields that may be nil
+--- @return table
+function M.class(what, methods, absent)
+  return { __index = function(self, name)
+    local method = methods[name]
+    if method ~= nil or absent and absent[name] then return method end
+    local names = sorted.keys(self, methods)
+    for _, each in ipairs(sorted.keys(absent or {})) do names[#names + 1] = each end
+    refuse(what, name, names, sorted.keys(methods))
+  end }
+end
+
+return M
