@@ -638,7 +638,8 @@ return {
   { name = 'a name that is not there is nil', file = 'lua/moonstill/base/strict.lua', specs = { 'strict' },
     old = 'refuse(what, name, names, names)', new = '' },
   { name = 'a handle is used after it was freed', file = 'lua/moonstill/base/handle.lua',
-    specs = { 'strict', 'tensor' }, old = "if x.p == nil then fail('%s: used after", new = "if false then fail('%s: used after" },
+    specs = { 'strict', 'tensor' }, old = "if x.p == nil then fail('%s: used after",
+    new = "if false then fail('%s: used after" },
   { name = 'errors within what says the place have a line', file = 'lua/moonstill/base/fail.lua',
     specs = { 'blame' }, old = ' or frame.func == M.pcall then', new = ' then' },
 
