@@ -36,6 +36,16 @@ describe('a handle', function()
     end
   end)
 
+  it('is made of what the core gave alone: a copy would be freed twice', function()
+    local tensor = ms.tensor(device, 2)
+    for _, value in ipairs { tensor, 1, {}, 'x' } do
+      tools.refused('strict_spec.lua:%d+: tensor: .* is not of the core', function()
+        return (ms.tensor.wrap(value))
+      end)
+    end
+    tensor:free()
+  end)
+
   it('says so when it is used after it was freed, or is of another kind', function()
     for _, case in ipairs(all) do
       local what, x = unpack(case)

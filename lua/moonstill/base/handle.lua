@@ -37,6 +37,12 @@ function M.kind(what, ctype, free, options)
     if not ffi.istype(handle, x) then fail('%s expected, got %s', what, kind_of(x)) end
   end
 
+  local pointer = ffi.typeof(ctype .. ' *')
+  function kind.new(p, ...)
+    if not ffi.istype(pointer, p) then fail('%s: %s is not of the core', what, kind_of(p)) end
+    return handle(p, ...)
+  end
+
   function kind.pointer(x)
     check(x)
     if x.p == nil then fail('%s: used after %s', what, verb) end
@@ -62,7 +68,7 @@ function M.kind(what, ctype, free, options)
       return x.p == nil and ('%s (%sd)'):format(what, verb) or kind.text(x)
     end,
   })
-  kind.new, kind.type = handle, handle
+  kind.type = handle
   kinds[what] = kind
   return kind
 end
