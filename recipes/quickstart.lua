@@ -37,9 +37,7 @@ local cfg = ms.config({
     tokens = ms.option(1024, 'of an optimiser step', 'integer >= 1'),
     lr = ms.option(5e-3, 'of the student that learns from labels', 'number >= 0'),
     lr_distilled = ms.option(5e-3, 'of the one that is distilled', 'number >= 0') },
-  kd = { objective = ms.one_of(ms.kd.objectives), temperature = 1,
-    weight = ms.option(0.9, nil, 'number >= 0 <= 1'),
-    target = ms.one_of(ms.kd.targets), k = 32, tail = ms.one_of(ms.kd.tails) },
+  kd = ms.kd.options { temperature = 1, weight = 0.9, k = 32 },
 }, {
   about = 'Trains a small teacher on worked problems and distils it; no files are needed.',
   smoke = function()
@@ -92,12 +90,12 @@ local function prepare(folder, seed)
   return work
 end
 
---- One optimiser step's micro-batches. `kd`: the teacher and its target's options, or nil.
-local function learn(step, student, teacher, how)
+--- One optimiser step's micro-batches, with a teacher or without.
+local function learn(step, student, teacher)
   for batch in step:micro_batches() do
     if teacher then
-      local target = teacher:targets(batch, how)
-      student:learn(batch, { ms.ce(1 - cfg.kd.weight), ms.kd(target, cfg.kd.weight, how) })
+      local target = teacher:targets(batch, cfg.kd)
+      student:learn(batch, { ms.ce(1 - cfg.kd.weight), ms.kd(target, cfg.kd.weight, cfg.kd) })
       target:free()
     else
       student:learn(batch, { ms.ce(1) })
@@ -111,8 +109,6 @@ end
 local function train(work, name, model, data, plan, teacher, distil)
   local entry = { name = name, model = model, x = {}, loss = {}, kl = {} }
   local seconds, tokens = 0, 0
-  local how = { objective = cfg.kd.objective, temperature = cfg.kd.temperature, k = cfg.kd.k,
-    target = cfg.kd.target, tail = cfg.kd.tail, vocab = work.vocab }
   local optim = { lr = plan.lr, warmup = 0.1, final = 0.05, clip = 1, weight_decay = 0.01,
     beta2 = 0.95 }
   local folder = ('%s/%s'):format(work.folder, (name:gsub('[^%w]+', '-')))
@@ -121,13 +117,13 @@ local function train(work, name, model, data, plan, teacher, distil)
     optim = optim, checkpoint = { every = plan.steps } }, { student = model, data = data,
     carry = work.tokenizer, schedules = { lr = ms.schedule.cosine(optim) } })
   local function validate(step)
-    local v = run:validate { data = work.valid, teacher = teacher, vocab = work.vocab }
+    local v = run:validate { data = work.valid, teacher = teacher }
     entry.x[#entry.x + 1], entry.loss[#entry.loss + 1] = step, v.loss
     entry.kl[#entry.kl + 1] = v.kl or 0
   end
   validate(0)
   for step in run:steps() do
-    learn(step, model, distil and teacher, how)
+    learn(step, model, distil and teacher)
     seconds, tokens = seconds + step.seconds, tokens + step.tokens
     if step:every(math.ceil(plan.steps / 10)) and step.number < plan.steps then
       validate(step.number)

@@ -5,23 +5,12 @@ local ms = require 'moonstill'
 
 local cfg = ms.config({
   student = ms.required 'path', output = 'out/sft',
-  data = { train = ms.required 'paths', valid = ms.optional 'paths',
-    max_tokens = 2048,
-    over_long = ms.one_of { 'drop', 'truncate', 'error' }, on_error = ms.one_of { 'error', 'skip' },
-    prompt_key = ms.optional 'string', answer_key = ms.optional 'string',
-    text_key = ms.optional 'string', messages_key = ms.optional 'string',
-    weight_key = ms.optional 'string', ignore = ms.optional 'list' },
-  batch = { tokens = 8192, micro_tokens = 2048 },
-  epochs = 1,
+  data = ms.dataset.options(), batch = { tokens = 8192, micro_tokens = 2048 }, epochs = 1,
   on = ms.one_of({ 'response', 'all' }, nil, 'what is learned: the answers, or the prompts too'),
-  optim = { lr = ms.option(2e-5, 'at the peak; small models want more, up to 1e-2 at 0.5 M'),
-    warmup = 0.03, final = 0, clip = 1, weight_decay = 0, beta1 = 0.9, beta2 = 0.999,
-    schedule = ms.one_of(ms.schedule.names, 'cosine', 'of the learning rate'),
-    decay = ms.option(0.2, 'wsd: share of the steps (below 1), or steps, in which lr falls') },
-  checkpoint = { every = 200, keep = 2 },
-  validate = ms.option(100, 'steps between validations'),
-  recompute = ms.option(false, 'less memory for activations, a third more time'),
-  frozen = ms.option('', 'patterns of parameters that stay as they are: "model.embed* *norm*"'),
+  optim = ms.optimizer.options { warmup = 0.03, clip = 1,
+    lr = ms.option(2e-5, 'at the peak; small models want more, up to 1e-2 at 0.5 M') },
+  checkpoint = { every = 200, keep = 2 }, validate = 100, recompute = false,
+  frozen = '',
 }, { about = 'Trains a model on the answers of a data set.', smoke = ms.smoke.sft })
 
 local chat = ms.chat.open(cfg.student)

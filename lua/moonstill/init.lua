@@ -13,8 +13,8 @@ local from = {
   scope = 'base.scope', smoke = 'toy.smoke', sorted = 'base.sorted', target = 'loss.target',
   tensor = 'tensor.tensor', tokenizer = 'text.tokenizer', toy = 'toy.toy',
   ----
-  ce = 'loss.kd', one_of = 'run.config', option = 'run.config', optional = 'run.config',
-  required = 'run.config',
+  ce = 'loss.kd', one_of = 'base.schema', option = 'base.schema', optional = 'base.schema',
+  required = 'base.schema',
 }
 local is_field = { ce = true, one_of = true, option = true, optional = true, required = true }
 

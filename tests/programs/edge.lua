@@ -182,7 +182,7 @@ local HERE = 'edge.lua:%d+:'
 local count, bad = 0, {}
 
 -- Modules hand these to each other.
-local INNER = { pointer = true, wrap = true, options = true, temperature = true, ask = true, run = true }
+local INNER = { pointer = true, wrap = true, pack = true, ask = true, run = true }
 
 -- What an error may not do: blame a line of the library for what its caller did.
 local function check(name, why)

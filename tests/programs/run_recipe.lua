@@ -88,7 +88,7 @@ end
 function M.main(cfg)
   local settings = {}
   for key, value in pairs(cfg) do
-    if M.disturbances[key] == nil then settings[key] = value end
+    if ms.run.options[key] then settings[key] = value end
   end
   local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
   local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })

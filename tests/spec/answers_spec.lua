@@ -188,9 +188,10 @@ describe('rows of answers', function()
     assert.same({ 97 }, ms.generate.rows(model, chat, { { 97 } })[1].prompt_ids)
     refused("prompt 2 is a list of ids, which form = 'text' cannot write", ms.generate.rows, model, chat,
       { 'a', { 97 } }, { form = 'text' })
-    refused("generate: form = x; there are ids, text", ms.generate.rows, model, chat, { 'a' }, { form = 'x' })
+    refused("generate: 'form' must be one of ids, text, not x", ms.generate.rows, model, chat, { 'a' }, { form = 'x' })
     refused("no option 'max_mew'; did you mean 'max_new'", ms.generate.rows, model, chat, { 'a' }, { max_mew = 1 })
-    refused('together = 0', ms.generate.rows, model, chat, { 'a' }, { together = 0 })
+    refused("'together' must be integer from 1 to 2147483647, not 0", ms.generate.rows, model, chat, { 'a' },
+      { together = 0 })
     model:free()
   end)
 

@@ -41,10 +41,10 @@ describe('integers', function()
   it('of generation are whole', function()
     local model = ms.model.create(config, 1, { dtype = 'f32' })
     local function try(options) return function() model:generate({ { 1 } }, options) end end
-    fails({ 'max_new = 2.7', '1..2147483647' }, try { max_new = 2.7 })
-    fails({ 'max_new = 8589934593' }, try { max_new = 2 ^ 33 + 1 })
-    fails({ 'top_k = 0.5' }, try { top_k = 0.5 })
-    fails({ 'seed = -1' }, try { seed = -1 })
+    fails({ "'max_new' must be integer from 1 to 2147483647, not 2.7" }, try { max_new = 2.7 })
+    fails({ "'max_new' must be integer from 1 to 2147483647, not 8589934593" }, try { max_new = 2 ^ 33 + 1 })
+    fails({ "'top_k' must be integer from 0 to 2147483647, not 0.5" }, try { top_k = 0.5 })
+    fails({ "'seed' must be integer >= 0, not -1" }, try { seed = -1 })
     fails({ 'stop 2 = 1.5' }, try { stop = { 1, 1.5 } })
     fails({ "prompt 2: id 1 = '3' (a string)" }, function() model:generate { { 1 }, { '3' } } end)
     model:free()
@@ -53,16 +53,19 @@ describe('integers', function()
   it('of models are whole', function()
     local model = ms.model.create(config, 1, { dtype = 'f32' })
     fails({ 'model.create: seed = 1.5' }, ms.model.create, config, 1.5)
-    fails({ 'head_bytes = 1.5' }, ms.model.create, config, 1, { head_bytes = 1.5 })
+    fails({ "'head_bytes' must be integer >= 0, not 1.5" }, ms.model.create, config, 1, { head_bytes = 1.5 })
     fails({ 'layers: entry 1 = 0.5', '0..1' }, ms.model.shrink, model, { layers = { 0.5 } })
     fails({ 'layers: entry 2 = 4294967296' }, ms.model.shrink, model, { layers = { 0, 2 ^ 32 } })
     fails({ 'layers = 1.5', '1..2' }, ms.model.shrink, model, { layers = 1.5 })
-    fails({ 'shard_bytes = 0.5' }, model.save, model, folder .. '/m', { shard_bytes = 0.5 })
+    fails({ "'shard_bytes' must be integer >= 0, not 0.5" }, model.save, model, folder .. '/m', { shard_bytes = 0.5 })
     local batch = ms.batch { { 1, 2, 3 } }
     fails({ 'row 1 = 0.5' }, model.logits, model, batch, { 0.5 })
-    fails({ 'target: k = 2.5' }, model.targets, model, batch, { k = 2.5, on = 'all' })
-    fails({ 'target: k = 8589934594' }, model.targets, model, batch, { k = 2 ^ 33 + 2, on = 'all' })
-    fails({ 'target: vocab = 20.5' }, model.targets, model, batch, { vocab = 20.5, on = 'all' })
+    fails({ "kd: 'k' must be integer from 1 to 2147483647, not 2.5" }, model.targets, model, batch,
+      { k = 2.5, on = 'all' })
+    fails({ "kd: 'k' must be integer from 1 to 2147483647, not 8589934594" }, model.targets, model, batch,
+      { k = 2 ^ 33 + 2, on = 'all' })
+    fails({ "kd: 'vocab' must be integer from 0 to 2147483647, not 20.5" }, model.targets, model, batch,
+      { vocab = 20.5, on = 'all' })
     batch:free()
     model:free()
   end)
@@ -93,10 +96,12 @@ describe('integers', function()
   end)
 
   it('of plans, schedules and toys are whole', function()
-    fails({ 'packing: tokens = 9.5' }, ms.packing.plan, { 1 }, { 1 }, 1, 1, { tokens = 9.5, micro_tokens = 9 })
-    fails({ 'packing: micro_tokens = 0' }, ms.packing.plan, { 1 }, { 1 }, 1, 1, { tokens = 9, micro_tokens = 0 })
-    fails({ 'warmup (a share below 1, or steps) = 2.5' }, ms.schedule.cosine, { lr = 1, warmup = 2.5 })
-    fails({ 'decay (a share below 1, or steps) = 1.5' }, ms.schedule.wsd, { lr = 1, decay = 1.5 })
+    fails({ "packing: 'tokens' must be integer >= 1, not 9.5" }, ms.packing.plan,
+      { 1 }, { 1 }, 1, 1, { tokens = 9.5, micro_tokens = 9 })
+    fails({ "packing: 'micro_tokens' must be integer >= 1, not 0" }, ms.packing.plan,
+      { 1 }, { 1 }, 1, 1, { tokens = 9, micro_tokens = 0 })
+    fails({ "'warmup' must be number >= 0 < 1 or integer >= 1, not 2.5" }, ms.schedule.cosine, { lr = 1, warmup = 2.5 })
+    fails({ "'decay' must be number >= 0 < 1 or integer >= 1, not 1.5" }, ms.schedule.wsd, { lr = 1, decay = 1.5 })
     fails({ 'toy: count = 1.5' }, ms.toy.problems, 'train', 1.5)
     fails({ 'toy: seed = 0.5' }, ms.toy.problems, 'train', 1, 0.5)
     fails({ 'bpe: size = 300.5' }, ms.bpe.learn, { 'a' }, 300.5)
@@ -112,17 +117,17 @@ describe('integers', function()
     end
     fails({ 'cfg.output must name a folder' }, ms.run.open, { output = '' },
       { student = student, data = recipe.data(20), quiet = true })
-    fails({ 'run.open: max_steps = 2.5' }, open { max_steps = 2.5 })
-    fails({ 'run.open: max_steps = -1' }, open { max_steps = -1 })
-    fails({ 'run.open: seed = 0.5' }, open { seed = 0.5 })
-    fails({ 'run.open: seed = -3' }, open { seed = -3 })
-    fails({ 'run.open: batch.tokens = 99.5' }, open { batch = { tokens = 99.5 } })
-    fails({ 'run.open: batch.micro_tokens = 0' }, open { batch = { micro_tokens = 0 } })
-    fails({ 'run.open: checkpoint.every = 1.5' }, open { checkpoint = { every = 1.5 } })
-    fails({ 'run.open: checkpoint.keep = 0.5' }, open { checkpoint = { keep = 0.5 } })
-    fails({ 'run.open: optim.max_skips = 0' }, open { optim = { lr = 1, max_skips = 0 } })
-    fails({ 'run.open: epochs = nan' }, open { epochs = math.abs(0 / 0) })
-    fails({ 'run.open: epochs = -1' }, open { epochs = -1 })
+    fails({ "run.open: 'max_steps' must be integer >= 0, not 2.5" }, open { max_steps = 2.5 })
+    fails({ "run.open: 'max_steps' must be integer >= 0, not -1" }, open { max_steps = -1 })
+    fails({ "run.open: 'seed' must be integer >= 0, not 0.5" }, open { seed = 0.5 })
+    fails({ "run.open: 'seed' must be integer >= 0, not -3" }, open { seed = -3 })
+    fails({ "run.open: 'batch.tokens' must be integer >= 1, not 99.5" }, open { batch = { tokens = 99.5 } })
+    fails({ "run.open: 'batch.micro_tokens' must be integer >= 1, not 0" }, open { batch = { micro_tokens = 0 } })
+    fails({ "run.open: 'checkpoint.every' must be integer >= 0, not 1.5" }, open { checkpoint = { every = 1.5 } })
+    fails({ "run.open: 'checkpoint.keep' must be integer >= 0, not 0.5" }, open { checkpoint = { keep = 0.5 } })
+    fails({ "run.open: 'optim.max_skips' must be integer >= 1, not 0" }, open { optim = { lr = 1, max_skips = 0 } })
+    fails({ "run.open: 'epochs' must be number from 0 to 10000, not nan" }, open { epochs = math.abs(0 / 0) })
+    fails({ "run.open: 'epochs' must be number from 0 to 10000, not -1" }, open { epochs = -1 })
     local run = ms.run.open({ output = folder .. '/run', optim = { lr = 1 } },
       { student = student, data = recipe.data(20), quiet = true })
     fails({ 'step:every: n = 0.5' }, function() for step in run:steps() do step:every(0.5) end end)
@@ -147,8 +152,9 @@ describe('keys that no option has', function()
     ms.bpe.write(tok, ms.bpe.learn({ 'a b' }, 300), 64)
     local chat = ms.chat.open(tok)
     fails({ "no option 'max_token'; did you mean 'max_tokens'?" }, ms.dataset.open, path, chat, { max_token = 9 })
-    fails({ 'limit = 1.5' }, ms.dataset.open, path, chat, { limit = 1.5, quiet = true })
-    fails({ 'max_tokens = 9.5' }, ms.dataset.open, path, chat, { max_tokens = 9.5, quiet = true })
+    fails({ "'limit' must be integer >= 1, not 1.5" }, ms.dataset.open, path, chat, { limit = 1.5, quiet = true })
+    fails({ "'max_tokens' must be integer from 2 to 2147483647, not 9.5" }, ms.dataset.open, path, chat,
+      { max_tokens = 9.5, quiet = true })
     local data = ms.dataset.open(path, chat, { train = path, valid = path, quiet = true }) -- a recipe's
     fails({ 'seed = 0.5' }, data.steps, data, 0.5, 0, { tokens = 9, micro_tokens = 9 })
     fails({ "no option 'token'; did you mean 'tokens'?" }, data.steps, data, 0, 0, { token = 9, micro_tokens = 9 })
@@ -267,7 +273,7 @@ describe('errors blame the line that called', function()
       'ms.batch { { tokens = 3 } }', 'model:logits(ended)',
       'ms.batch { { tokens = { 1, 2 }, response = { 1 } } }', 'ms.batch { { tokens = { 1, 2 }, respone = { 1 } } }',
       'ms.batch { { tokens = { 1, 2 }, response = { 1, -1 } } }', "batch:weight 'x'",
-      'ms.packing.plan({ 1 }, { 1 }, 1, 1, {})', 'ms.packing.plan({ 1 }, { 1 }, 1, 1, { token = 1 })' },
+      'ms.packing.plan({ 1 }, { 1 }, 1, 1, { tokens = 0 })', 'ms.packing.plan({ 1 }, { 1 }, 1, 1, { token = 1 })' },
     optimisers = { 'ms.optimizer.new(gone, { lr = 1 })', 'ms.optimizer.new(model, { lrr = 1 })',
       'ms.optimizer.new(model, { beta1 = 2 })', "ms.optimizer.new(model, { beta1 = 'x' })", 'optimizer:step(0 / 0)',
       "optimizer:step('x')", 'optimizer:moments(0.5)', 'optimizer:moments(1000)' },

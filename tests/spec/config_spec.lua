@@ -106,11 +106,11 @@ describe('ms.config', function()
   end)
 
   it('names unknown keys and the nearest valid one', function()
-    fails("unknown key 'kd.temprature'; did you mean 'kd.temperature'?", 'kd.temprature=1')
-    fails("unknown key 'temperature'; did you mean 'kd.temperature'?", 'temperature=1')
+    fails("no option 'kd.temprature'; did you mean 'kd.temperature'?", 'kd.temprature=1')
+    fails("no option 'temperature'; did you mean 'kd.temperature'?", 'temperature=1')
     fails("did you mean 'epochs'?", 'epohcs=1')
-    fails("unknown key 'zzzzzzzz'", 'zzzzzzzz=1')
-    fails("config.yaml: unknown key 'kd.objektive'; did you mean 'kd.objective'?",
+    fails("no option 'zzzzzzzz'", 'zzzzzzzz=1')
+    fails("config.yaml: no option 'kd.objektive'; did you mean 'kd.objective'?",
       yaml 'kd: {objektive: x}')
   end)
 
@@ -157,7 +157,7 @@ describe('ms.config', function()
     assert.has_error(function() ms.config({ epochs = -1 }, { args = {} }) end,
       "config: the default of 'epochs' is not number from 0 to 10000")
     assert.has_error(function() ms.config({ n = ms.option(1, nil, 'integer > few') }, { args = {} }) end,
-      "config: no bound: 'integer > few'")
+      "kinds: no bound: 'integer > few'")
   end)
 
   it('names what is missing', function()

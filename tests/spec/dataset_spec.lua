@@ -295,7 +295,10 @@ describe('dataset: columns and fields that nothing reads', function()
     data = open(write('alpaca.jsonl', { { instruction = 'a', input = 'b', output = 'c' } }), plain,
       { ignore = { 'input' } })
     assert.same({ 'a[c][</s>]' }, masks(data))
-    for _, wrong in ipairs { 'tools', 5, { 1 }, { { 'a' } } } do
+    for _, wrong in ipairs { 'tools', 5 } do
+      refused("'ignore' must be list, not ", open, path, chat, { ignore = wrong })
+    end
+    for _, wrong in ipairs { { 1 }, { { 'a' } } } do
       refused('ignore is a list of names', open, path, chat, { ignore = wrong })
     end
     refused('ignore names "x", which is the weight_key', open, path, chat, { ignore = { 'x' }, weight_key = 'x' })
@@ -430,8 +433,8 @@ describe('dataset: bad rows', function()
     refused('b.json: not an array of rows but an object with the keys a, b', open,
       write('b.json', { '{"b": 1, "a": 2}' }), plain)
     refused('b.json: not an array of rows but a string', open, write('b.json', { '"text"' }), plain)
-    refused('over_long = cut; there are drop, error, truncate', open, path, plain, { over_long = 'cut' })
-    refused('max_tokens = 1,', open, path, plain, { max_tokens = 1 })
+    refused("'over_long' must be one of drop, truncate, error, not cut", open, path, plain, { over_long = 'cut' })
+    refused("'max_tokens' must be integer from 2 to 2147483647, not 1", open, path, plain, { max_tokens = 1 })
     local data = open(path, plain, { on_error = 'skip' })
     refused('sample 3 of 2', data.sample, data, 3)
     refused('sample 0 of 2', data.batch, data, { 1, 0 })

@@ -59,11 +59,14 @@ describe('kd', function()
 
   it('refuses what it does not know, with the nearest', function()
     refused("no option 'objektive'; did you mean 'objective'", ms.kd, target(), 1, { objektive = 'js' })
-    refused("no objective 'forward_lk'; did you mean 'forward_kl'", ms.kd, target(), 1, { objective = 'forward_lk' })
-    refused("no tail 'buckets'; did you mean 'bucket'", ms.kd, target(), 1, { tail = 'buckets' })
-    refused("no positions 'everywhere'; there are response, all", ms.ce, 1, { on = 'everywhere' })
-    refused("t_scale = on, expected 'auto', false or a number", ms.kd, target(), 1, { t_scale = 'on' })
-    refused('temperature is a string, expected a number', ms.kd, target(), 1, { temperature = '2' })
+    refused("kd: 'objective' must be one of forward_kl, .*, not forward_lk; did you mean 'forward_kl'", ms.kd,
+      target(), 1, { objective = 'forward_lk' })
+    refused("'tail' must be one of bucket, renormalize, not buckets; did you mean 'bucket'", ms.kd, target(), 1,
+      { tail = 'buckets' })
+    refused("'on' must be one of response, all, not everywhere", ms.ce, 1, { on = 'everywhere' })
+    refused("'t_scale' must be auto or false or number > 0 <= 1e6, not on", ms.kd, target(), 1, { t_scale = 'on' })
+    refused("'temperature' must be number from 0.001 to 1000, not \"2\" in quotes", ms.kd, target(), 1,
+      { temperature = '2' })
     refused('target expected, got table', ms.kd, {}, 1)
     refused('weight of a term is a number, got string', ms.ce, '1')
     local t = target()
@@ -246,8 +249,8 @@ describe('target', function()
     local term = ms.kd(open, 1, { temperature = 3 })
     refused('asks for temperature = 3, its target has 2', term.set, term, 1, made { temperature = 2 })
     for _, bad in ipairs { 0, -1, 0 / 0, math.huge } do
-      refused('temperature is .*expected a number above 0', ms.kd, open, 1, { temperature = bad })
-      refused('temperature is .*expected a number above 0', made, { temperature = bad })
+      refused("'temperature' must be number from 0.001 to 1000, not ", ms.kd, open, 1, { temperature = bad })
+      refused("'temperature' must be number from 0.001 to 1000, not ", made, { temperature = bad })
     end
   end)
 

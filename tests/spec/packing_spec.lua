@@ -86,9 +86,12 @@ describe('packing', function()
     end)
   end
 
-  it('says what is missing', function()
-    for _, options in ipairs { { tokens = 5 }, { micro_tokens = 5 }, { tokens = 0, micro_tokens = 1 } } do
-      tools.refused('packing: %w*_?tokens = ', ms.packing.plan, { 1 }, { 1 }, 1, 1, options)
+  it('has the defaults of a configuration, and says what is out of bounds', function()
+    local lengths, order = { 3000, 3000, 3000 }, { 1, 2, 3 }
+    assert.same({ { { 1 }, { 2 } }, { { 3 } } }, ms.packing.plan(lengths, order, 3, 1))
+    assert.same({ { { 1, 2 } }, { { 3 } } }, ms.packing.plan(lengths, order, 3, 1, { micro_tokens = 6000 }))
+    for name, bad in pairs { tokens = 0, micro_tokens = 0.5, width = -1 } do
+      tools.fails(("packing: '%s' must be "):format(name), ms.packing.plan, { 1 }, { 1 }, 1, 1, { [name] = bad })
     end
   end)
 end)

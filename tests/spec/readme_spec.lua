@@ -46,4 +46,16 @@ describe('README.md', function()
     assert.equal(0.5, last.kd)
     assert.truthy(tools.read(place .. '/out/own/ce.svg'):find('<polyline', 1, true))
   end)
+
+  it('has a command line that runs', function()
+    local code = assert(tools.read 'README.md':match '(local cfg = ms.config.-)```')
+    local recipe = tools.write(tools.folder() .. '/cfg.lua', ([[local ms = require 'moonstill'
+      local recipe = require 'tests.programs.run_recipe'
+      local teacher, student = ms.model.create(recipe.config, 1), ms.model.create(recipe.config, 2, { train = true })
+      local batch = ms.batch { { tokens = { 1, 2, 3 }, response = { 1, 1, 0 } } }
+      %s print(target:info().k, cfg.kd.first_weight)]]):format(code:gsub('k = 32', 'k = 3')))
+    local status, out, err = tools.run(('LUA_PATH=%s luajit %s kd.k=2'):format(tools.quote(package.path), recipe))
+    assert.same({ 0, '2\t0.9\n', '' }, { status, out, err })
+    assert.truthy(code:find('k = 32', 1, true))
+  end)
 end)

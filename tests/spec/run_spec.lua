@@ -3,6 +3,7 @@ local ffi = require 'ffi'
 local ms = require 'moonstill'
 local json = require 'moonstill.base.json'
 local recipe = require 'tests.programs.run_recipe'
+local schema = require 'moonstill.base.schema'
 local tools = require 'tests.support.tools'
 
 -- Of processes: modules as here; idle threads do not spin, since the machine may be busy.
@@ -592,6 +593,7 @@ describe('a step', function()
     local student = own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' }))
     local all = { output = tools.folder(), optim = { lr = 0.01, weight_decay = 0.1 }, batch = { tokens = 100 } }
     for key, value in pairs(cfg or {}) do all[key] = value end
+    schema.declare(all, { mine = true }) -- as of a recipe's own keys in what ms.config gives
     return ms.run.open(all, { student = student, data = data, quiet = true, schedules = schedules }), student
   end
 
@@ -616,9 +618,11 @@ describe('a step', function()
   it('keeps out values that no run can mean', function()
     ms.scope(function(own)
       local function refused(want, cfg) tools.fails(want, open, own, recipe.data(20), nil, cfg) end
-      refused('run.open: epochs = 1e+15, expected number from 0 to 10000', { epochs = 1e15 })
-      refused('run.open: optim.lr = 1e+30, expected number from 0 to 10', { optim = { lr = 1e30 } })
-      refused('optim.final = 1e+300, expected number from 0 to 10', { optim = { lr = 1, final = 1e300 } })
+      refused("run.open: 'epochs' must be number from 0 to 10000, not 1e+15", { epochs = 1e15 })
+      refused("run.open: 'optim.lr' must be number from 0 to 10, not 1e+30", { optim = { lr = 1e30 } })
+      refused("'optim.final' must be number from 0 to 10, not 1e+300", { optim = { lr = 1, final = 1e300 } })
+      refused("run.open: no option 'epoch'; did you mean 'epochs'?", { epoch = 3 })
+      refused("run.open: no option 'checkpoints'; did you mean 'checkpoint'?", { checkpoints = { every = 1 } })
       local run = open(own, recipe.data(20), { lr = function() return 1e30 end })
       local next_step, state = run:steps()
       tools.fails("schedule 'lr' gave 1e+30 at step 1, expected number from 0 to 10", next_step, state)
@@ -857,8 +861,8 @@ describe('a step', function()
       fails("schedule 'x' set run.state.total", function() for _ in run:steps() do end end)
       run:close()
       fails('needs max_steps', function() open(own, recipe.data(20), nil, { epochs = 0 }) end)
-      fails('checkpoints cannot hold this cfg: JSON has no function (at value.f)', function()
-        open(own, recipe.data(20), nil, { f = print })
+      fails('checkpoints cannot hold this cfg: JSON has no function (at value.mine)', function()
+        open(own, recipe.data(20), nil, { mine = print })
       end)
       fails('gives no step', function() open(own, { steps = function() return {} end }) end)
       fails('after finish', function() run:steps() end)

@@ -1,4 +1,4 @@
---- Tables of options: defaults are the list of what there is, anything else is an error.
+--- Names that there are and words that are none of them: what was meant, and errors that say it.
 local fail = require 'moonstill.base.fail'
 local sorted = require 'moonstill.base.sorted'
 
@@ -20,14 +20,17 @@ local function distance(a, b)
   return one[#b]
 end
 
---- The one of `names` that a word which is none of them may have meant, or nil.
+local function last_word(name) return name:match '[^.]*$' end
+
+--- The one of `names` that a word which is none of them may have meant, or nil. Of names with dots
+--- the last word may have been meant alone.
 --- @param word string
 --- @param names string[]
 --- @return string?
 local function nearest(word, names)
   local best, least = nil, math.min(3, #word) -- of short words too much may be changed
   for _, name in ipairs(names) do
-    local d = distance(word, name)
+    local d = math.min(distance(word, name), distance(last_word(word), last_word(name)) + 0.5)
     if d < least then best, least = name, d end
   end
   return best
@@ -63,25 +66,4 @@ local function known(what, names, given)
   return given
 end
 
---- Checks `given` against `defaults` and returns it over them. The type of a default is the type
---- the option must have; a table as default also takes a single value, an empty string anything.
---- @param what string what errors begin with
---- @param defaults table<string, any>
---- @param given? table
---- @return table
-local function take(_, what, defaults, given)
-  local taken = {}
-  for key, value in sorted.pairs(defaults) do taken[key] = value end
-  for key, value in sorted.pairs(known(what, defaults, given)) do
-    local default = defaults[key]
-    if type(default) ~= 'table' and default ~= '' and type(value) ~= type(default) then
-      fail('%s: %s is a %s, expected a %s', what, key, type(value), type(default))
-    end
-    taken[key] = value
-  end
-  return taken
-end
-
---- `distance`: how many edits lie between two words, a swap of neighbours being one.
-return setmetatable({ distance = distance, known = known, nearest = nearest, instead = instead },
-  { __call = take })
+return { distance = distance, known = known, nearest = nearest, instead = instead }

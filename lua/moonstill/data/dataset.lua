@@ -20,14 +20,14 @@ local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local json = require 'moonstill.base.json'
-local options_of = require 'moonstill.base.options'
 local packing = require 'moonstill.data.packing'
 local ranks = require 'moonstill.base.ranks'
 local readers = require 'moonstill.data.readers'
 local reading = require 'moonstill.data.reading'
 local rows = require 'moonstill.data.rows'
-local sorted = require 'moonstill.base.sorted'
+local schema = require 'moonstill.base.schema'
 local text_of = require 'moonstill.base.text'
+local option, optional = schema.option, schema.optional
 
 local M = {}
 
@@ -364,7 +364,7 @@ end
 --- function of (seed, epoch) and of the lengths; every sample occurs once.
 --- @param seed integer
 --- @param epoch integer
---- @param options { tokens: integer, micro_tokens: integer, width?: number } see `ms.packing.plan`
+--- @param options? table a recipe's `batch`, see `ms.packing.options`
 --- @return integer[][][]
 function methods:steps(seed, epoch, options)
   local n = #self.lengths
@@ -385,19 +385,28 @@ methods.__tostring = function(self)
     counted(r.skipped, 'skipped with errors'))
 end
 
-local CHOICES = { over_long = { drop = true, error = true, truncate = true },
-  on_error = { error = true, skip = true } }
-
--- A recipe's `data` goes in as it is, so its paths are known, though they are not looked at.
-local KEYS = { max_tokens = true, over_long = true, on_error = true, prompt_key = true,
-  answer_key = true, text_key = true, messages_key = true, weight_key = true, ignore = true,
-  limit = true, quiet = true, train = true, valid = true }
+--- The `data` of a configuration. A data set looks at neither train nor valid: its files are an
+--- argument.
+M.options = schema.new('dataset', {
+  train = schema.required('paths', 'training samples: .jsonl, .json or .txt files'),
+  valid = optional('paths', 'validation samples'),
+  max_tokens = option(2048, 'longest sample', 'integer >= 2 <= 2147483647'),
+  over_long = schema.one_of({ 'drop', 'truncate', 'error' }, nil, 'what happens to longer ones'),
+  on_error = schema.one_of({ 'error', 'skip' }, nil, 'what happens at a bad row'),
+  prompt_key = optional('string', 'column of the prompts'),
+  answer_key = optional('string', 'column of the answers'),
+  text_key = optional('string', 'column of plain texts'),
+  messages_key = optional('string', 'column of conversations'),
+  weight_key = optional('string', 'column of the samples\' weights'),
+  ignore = optional('list', 'columns and fields of messages to take as not there: [history]'),
+  limit = optional('integer >= 1', 'rows to read'),
+  quiet = option(false, 'nothing is printed: what would be said is in the data set\'s report'),
+})
 
 local NAMES = { 'prompt_key', 'answer_key', 'text_key', 'messages_key', 'weight_key' }
 
 local function check_ignored(o)
   local list = o.ignore or {}
-  if type(list) ~= 'table' then fail('dataset: ignore is a list of names') end
   for i = 1, #list do
     if type(list[i]) ~= 'string' then fail('dataset: ignore is a list of names') end
     for _, key in ipairs(NAMES) do
@@ -408,23 +417,9 @@ local function check_ignored(o)
   end
 end
 
-local function check_options(o)
-  for name, choices in sorted.pairs(CHOICES) do
-    if not choices[o[name]] then
-      fail('dataset: %s = %s; there are %s', name, tostring(o[name]),
-        table.concat(sorted.keys(choices), ', '))
-    end
-  end
-  check.integer('dataset', 'max_tokens', o.max_tokens, 2, check.INT32)
-  check_ignored(o)
-  if o.limit ~= nil then check.integer('dataset', 'limit', o.limit, 1, check.EXACT) end
-end
-
 local function new(chat, options)
-  local o = { max_tokens = 2048, over_long = 'drop', on_error = 'error' }
-  local given = options_of.known('dataset', KEYS, options)
-  for key, value in sorted.pairs(given) do o[key] = value end
-  check_options(o)
+  local o = schema.take('dataset', M.options, options)
+  check_ignored(o)
   local self = { chat = chat, options = o, form = rows.asked(o), lengths = {},
     token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t',
     weight = array 'float', levels = new_levels(), fields = fields.new(o.ignore),
@@ -451,15 +446,8 @@ end
 --- Reads and tokenises files.
 --- @param path string|string[]
 --- @param chat ms_chat
---- @param options? { max_tokens?: integer, over_long?: '"drop"'|'"error"'|'"truncate"',
----   on_error?: '"error"'|'"skip"', prompt_key?: string, answer_key?: string, text_key?: string,
----   messages_key?: string, weight_key?: string, ignore?: string[], limit?: integer,
----   quiet?: boolean } max_tokens: longest sample (2048). over_long: what happens to longer ones
----   (they are dropped and counted). on_error: whether a bad row ends everything, with its file and
----   line, or is counted. limit: rows to read. weight_key: the column of a sample's weight. ignore:
----   columns and fields of messages that are taken as not there. quiet: nothing is printed; what
----   would be said is in the data set's `report`. A recipe's `data` may be passed whole: train and
----   valid are not looked at, any other key is an error.
+--- @param options? table a recipe's `data`, see `options`. Samples that are dropped and bad rows
+---   that are skipped are counted; a bad row that is not is an error with its file and line
 --- @return ms_dataset
 function M.open(path, chat, options)
   local self = new(chat, options)

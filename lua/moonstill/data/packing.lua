@@ -3,12 +3,18 @@
 --- Pure functions of lengths and order, so a plan can be made again anywhere. Nothing is padded
 --- and no sample is cut: segments of a batch do not see each other, so packing is a matter of room.
 
-local check = require 'moonstill.base.check'
-local options_of = require 'moonstill.base.options'
+local schema = require 'moonstill.base.schema'
+local option = schema.option
 
 local M = {}
 
-local KEYS = { tokens = true, micro_tokens = true, width = true }
+--- The `batch` of a configuration.
+M.options = schema.new('packing', {
+  tokens = option(8192, 'tokens of an optimiser step', 'integer >= 1'),
+  micro_tokens = option(2048, 'tokens of one forward and backward pass', 'integer >= 1'),
+  width = option(8192, 'what a token costs in matrices, in multiples of its look at another one: '
+    .. 'micro-batches cost about the same', 'number >= 0'),
+})
 
 --- What a sample costs, in multiples of one token's share of the attention: its tokens pass through
 --- matrices (`width` stands for them), and each of them looks at those before it.
@@ -70,10 +76,10 @@ end
 --- @param step integer[] samples
 --- @param lengths integer[]
 --- @param micro_tokens integer
---- @param width? number see `cost`; default 8192
+--- @param width? number see `cost`
 --- @return integer[][]
 function M.micro_batches(step, lengths, micro_tokens, width)
-  width = width or 8192
+  width = width or M.options.width.default
   local total, place, sorted, alone = 0, {}, {}, {}
   for k, i in ipairs(step) do
     place[i] = k
@@ -103,16 +109,13 @@ end
 --- @param order integer[]|ffi.cdata*
 --- @param count integer
 --- @param first integer
---- @param options { tokens: integer, micro_tokens: integer, width?: number }
+--- @param options? table a recipe's `batch`, see `options`
 --- @return integer[][][]
 function M.plan(lengths, order, count, first, options)
-  options_of.known('packing', KEYS, options)
-  for _, name in ipairs { 'tokens', 'micro_tokens' } do
-    check.integer('packing', name, options[name], 1, check.EXACT)
-  end
-  local steps = M.steps(lengths, order, count, first, options.tokens)
+  local o = schema.take('packing', M.options, options)
+  local steps = M.steps(lengths, order, count, first, o.tokens)
   for k, step in ipairs(steps) do
-    steps[k] = M.micro_batches(step, lengths, options.micro_tokens, options.width)
+    steps[k] = M.micro_batches(step, lengths, o.micro_tokens, o.width)
   end
   return steps
 end

@@ -12,50 +12,52 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
-local options_of = require 'moonstill.base.options'
+local objectives = require 'moonstill.loss.objectives'
 local results = require 'moonstill.loss.result'
+local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local step_of = require 'moonstill.loss.step_of'
 local targets = require 'moonstill.loss.target'
 local teacher = require 'moonstill.loss.teacher'
+local option = schema.option
 
 local M = {}
 
 --- The objectives, in the order of the core's numbers: the first one is the default.
-M.objectives = { 'forward_kl', 'reverse_kl', 'js', 'skewed_forward_kl', 'skewed_reverse_kl',
-                 'adaptive_kl', 'tvd' }
+M.objectives = objectives.names
 --- What becomes of the mass outside a topk target: one more symbol, or left out on both sides.
 M.tails = { 'bucket', 'renormalize' }
 --- The positions a term looks at.
-M.positions = { 'response', 'all' }
+M.positions = targets.positions
 M.targets = targets.kinds
 
---- The keys of a configuration's `kd` part. objective, tail, on: see the lists above. weight: of
---- the term; not read here, it is an argument. temperature, teacher_temperature, target, k, vocab,
---- dtype: see `ms.target`. t_scale: 'auto' (T^2; T for tvd), false (none) or a factor. beta (js),
---- lambda (skewed ones) and alpha (adaptive_kl, whose head are the fewest largest p with mass >=
---- 1 - alpha - 1e-6) are read by their objectives.
-M.defaults = { objective = M.objectives[1], weight = 0.5, tail = M.tails[1], t_scale = '',
-               beta = 0.5, lambda = 0.1, alpha = 0.5 }
-for key, value in sorted.pairs(targets.defaults) do M.defaults[key] = value end
+local OWN = {
+  objective = schema.one_of(M.objectives, nil, 'divergence from the teacher'),
+  weight = option(0.5, 'of the distillation term; the labels have the rest', 'number >= 0 <= 1'),
+  tail = schema.one_of(M.tails, nil, 'what happens to the mass outside the top k')
+    :beside('target', 'topk'),
+  t_scale = option('auto', 'factor of the term; auto: T^2 where the objective needs it',
+    'auto|false|number > 0 <= 1e6'),
+}
+for name, parameter in sorted.pairs(objectives.options) do OWN[name] = parameter end
 
-local PARAMETER = { js = 'beta', skewed_forward_kl = 'lambda', skewed_reverse_kl = 'lambda',
-                    adaptive_kl = 'alpha' }
+--- The `kd` of a configuration: what a teacher is asked for, and what a term makes of it. weight is
+--- not read here: it is an argument of a term. t_scale: auto is T^2, and T for tvd. alpha: the head
+--- of adaptive_kl are the fewest largest p with mass >= 1 - alpha - 1e-6.
+M.options = schema.new('kd', OWN, targets.options)
+
 local NAN = 0 / 0
 
 -- The core's number of a name: its place in the list, from 0.
-local function number_of(list, what, name)
+local function number_of(list, name)
   for i, known in ipairs(list) do
     if known == name then return i - 1 end
   end
-  fail("kd: no %s '%s'; %s", what, tostring(name), options_of.instead(name, list))
 end
 
 local function scale_of(t_scale)
-  if t_scale == '' or t_scale == 'auto' then return NAN end
-  if t_scale == false then return 1 end
-  if type(t_scale) == 'number' then return t_scale end
-  fail("kd: t_scale = %s, expected 'auto', false or a number", tostring(t_scale))
+  if t_scale == 'auto' then return NAN end
+  return t_scale == false and 1 or t_scale
 end
 
 local function check_weight(weight)
@@ -74,8 +76,7 @@ local function asked_of(cfg)
   local asked
   for _, pair in ipairs(CARRIED) do
     local value = cfg and cfg[pair[1]]
-    -- vocab 0: the teacher's width; temperature '': the target's
-    if value ~= nil and value ~= 0 and value ~= '' then
+    if value ~= nil and value ~= 0 then -- vocab 0: the target's
       asked = asked or {}
       asked[pair[2]] = value
     end
@@ -135,7 +136,8 @@ function term:meaning()
   if c.temperature == c.temperature then meaning.temperature = c.temperature end
   meaning.t_scale = c.t_scale == c.t_scale and c.t_scale or 'auto'
   if info.k then meaning.tail = M.tails[c.tail + 1] end
-  if PARAMETER[name] then meaning[PARAMETER[name]] = c.parameter end
+  local parameter = objectives.parameter[name]
+  if parameter then meaning[parameter] = c.parameter end
   return meaning
 end
 
@@ -148,37 +150,37 @@ end
 local function new_term(kind, weight, on)
   local c = ffi.new 'ms_term'
   c.kind = kind == 'ce' and C.MS_TERM_CE or C.MS_TERM_KD
-  c.on = number_of(M.positions, 'positions', on)
+  c.on = number_of(M.positions, on)
   c.temperature, c.t_scale, c.parameter = NAN, NAN, NAN
   local fields = { kind = kind, weight = check_weight(weight), on = on, c = c }
   return setmetatable(fields, term)
 end
 
-local CE = { on = 'response', name = '' }
+--- The options of `ms.ce`.
+M.ce_options = schema.new('ce', {
+  on = targets.options.on,
+  name = schema.optional('string', 'what metrics call it, by default ce'),
+})
 
 --- The cross-entropy of the labels, over the student's whole vocabulary, at T = 1.
 --- @param weight? number default 1
---- @param options? table on: 'response' (default) or 'all'; name
+--- @param options? table see `ce_options`
 --- @return ms_loss_term
 function M.ce(weight, options)
-  local o = options_of('ce', CE, options)
+  local o = schema.take('ce', M.ce_options, options)
   local t = new_term('ce', weight or 1, o.on)
-  if o.name ~= '' then t.name = o.name end
+  t.name = o.name
   return t
 end
 
 local function new_divergence(target, weight, cfg)
-  local o = options_of('kd', M.defaults, cfg)
-  local temperature = targets.temperature('kd', o.temperature)
-  local asked = asked_of(cfg)
+  local o, asked = schema.take('kd', M.options, cfg), asked_of(cfg)
   check_target(target, asked)
   local t = new_term('kd', weight or 1, o.on)
   t.target, t.asked = target, asked
-  t.c.objective = number_of(M.objectives, 'objective', o.objective)
-  t.c.tail = number_of(M.tails, 'tail', o.tail)
-  t.c.temperature = temperature
-  t.c.t_scale = scale_of(o.t_scale)
-  local parameter = PARAMETER[o.objective]
+  t.c.objective, t.c.tail = number_of(M.objectives, o.objective), number_of(M.tails, o.tail)
+  t.c.temperature, t.c.t_scale = o.temperature or NAN, scale_of(o.t_scale)
+  local parameter = objectives.parameter[o.objective]
   if parameter then t.c.parameter = o[parameter] end
   return t
 end
@@ -186,7 +188,7 @@ end
 --- A divergence from a teacher's target. `ms.kd(target, weight, cfg)` is the same.
 --- @param target ms_target
 --- @param weight? number default 1
---- @param cfg? table see `defaults`
+--- @param cfg? table see `options`
 --- @return ms_loss_term
 function M.term(target, weight, cfg)
   return new_divergence(target, weight, cfg)
@@ -199,13 +201,13 @@ local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 --- @param model ms_model
 --- @param p ffi.cdata* `ms_model *`
 --- @param b ms_batch
---- @param cfg? table see `defaults`
+--- @param cfg? table see `options`
 --- @return ms_target
 function M.ask(model, p, b, cfg)
-  local o, c_batch = options_of('kd', M.defaults, cfg), handles.pointer('batch', b)
+  local o, c_batch = schema.take('kd', M.options, cfg), handles.pointer('batch', b)
   local who = teacher.of(model)
   if o.vocab == 0 then o.vocab = teacher.vocab(model) end
-  check(C.ms_model_target(p, c_batch, targets.options(o), out))
+  check(C.ms_model_target(p, c_batch, targets.pack(o), out))
   return targets.wrap(out[0], who)
 end
 

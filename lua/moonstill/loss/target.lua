@@ -11,9 +11,9 @@ local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
-local options_of = require 'moonstill.base.options'
-local sorted = require 'moonstill.base.sorted'
+local schema = require 'moonstill.base.schema'
 local text = require 'moonstill.base.text'
+local option = schema.option
 
 local M = {}
 
@@ -24,17 +24,31 @@ local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16 }
 --- The kinds, in the order in which help and configurations show them.
 M.kinds = { 'topk', 'hidden', 'logits' }
 
---- What can be asked of a teacher. target: the kind. k: entries of a topk target. on: positions.
---- temperature: T of both distributions, which a term without one takes from its target. Where it
---- is not given it is 1 for topk, and that of the term (by default 1) for the others.
---- teacher_temperature divides the teacher's logits once more. vocab: how many ids teacher and
---- student share, 0 for the teacher's width. dtype: of hidden states, f32 (exact) or bf16, half the
---- memory: a KL is then off by 1.4e-6 (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s
---- being the standard deviation of a row's logits.
-M.defaults = { target = 'topk', k = 64, on = 'response', temperature = '', teacher_temperature = 1,
-               vocab = 0, dtype = 'f32' }
+--- The positions that a target, and a term, can look at.
+M.positions = { 'response', 'all' }
 
-local NOT_GIVEN = 0 / 0
+local TEMPERATURE = 'number >= 0.001 <= 1000'
+
+-- What targets made of values are told as well.
+local COMMON = {
+  on = schema.one_of(M.positions, nil, 'positions that count'),
+  temperature = schema.optional(TEMPERATURE,
+    'T of both distributions; by default a term takes its target\'s, and a target has 1'),
+  teacher_temperature = option(1, 'divides the teacher\'s logits once more', TEMPERATURE),
+  vocab = option(0, 'ids that take part; 0: those that model and tokenizer have',
+    'integer >= 0 <= 2147483647'),
+}
+
+--- What can be asked of a teacher. temperature: not given, it is 1 for topk, and that of the term
+--- (by default 1) for the others. dtype: bf16 is half the memory: a KL is then off by 1.4e-6
+--- (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s being the standard deviation of a row's
+--- logits.
+M.options = schema.new('target', {
+  target = schema.one_of(M.kinds, nil, 'what the teacher gives'),
+  k = option(64, 'entries of a topk target', 'integer >= 1 <= 2147483647'):beside('target', 'topk'),
+  dtype = schema.one_of({ 'f32', 'bf16' }, nil, 'of hidden states; bf16 is half the memory')
+    :beside('target', 'hidden'),
+}, COMMON)
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 local string_out = ffi.new 'char *[1]'
@@ -63,43 +77,14 @@ end
 --- @return table?
 function M.teacher(of) return teachers[of] end
 
-local function number_of(map, what, name)
-  local number = map[name]
-  if number then return number end
-  fail("target: no %s '%s'; %s", what, tostring(name),
-    options_of.instead(name, sorted.keys(map)))
-end
-
---- A temperature as the core takes it: one that was not given is NaN there.
---- @package
---- @param what string what errors begin with
---- @param t number|'""'
---- @return number
-function M.temperature(what, t)
-  if t == M.defaults.temperature then return NOT_GIVEN end
-  if type(t) ~= 'number' then
-    fail('%s: temperature is a %s, expected a number', what, type(t))
-  end
-  if not (t > 0 and t < math.huge) then
-    fail('%s: temperature is %g, expected a number above 0', what, t)
-  end
-  return t
-end
-
 --- The options as the core takes them, in memory that the next call reuses.
 --- @package
---- @param o table `defaults` filled in
+--- @param o table all of `options`, checked
 --- @return ffi.cdata* `ms_target_options`
-function M.options(o)
-  asked.kind = number_of(KIND, 'kind', o.target)
-  asked.k = 0
-  if asked.kind == C.MS_TARGET_TOPK then
-    asked.k = check.integer('target', 'k', o.k, 1, check.INT32)
-  end
-  asked.on = number_of(ON, 'positions', o.on)
-  asked.hidden_dtype = number_of(DTYPE, 'dtype', o.dtype)
-  asked.vocab = check.integer('target', 'vocab', o.vocab, 0, check.INT32)
-  asked.temperature = M.temperature('target', o.temperature)
+function M.pack(o)
+  asked.kind, asked.k = KIND[o.target], o.target == 'topk' and o.k or 0
+  asked.on, asked.hidden_dtype, asked.vocab = ON[o.on], DTYPE[o.dtype], o.vocab
+  asked.temperature = o.temperature or 0 / 0 -- NaN: not given
   asked.teacher_temperature = o.teacher_temperature
   return asked
 end
@@ -122,11 +107,11 @@ local function flat(ctype, rows, cols, what)
   return values
 end
 
-local VALUES = { on = 'response', temperature = M.defaults.temperature, teacher_temperature = 1,
-                 vocab = 0 }
+--- The options of targets made of values.
+M.value_options = schema.new('target', COMMON)
 
 local function given(what, name, options)
-  local o = options_of(what, VALUES, options)
+  local o = schema.take(what, M.value_options, options)
   o.target, o.dtype, o.k = name, 'f32', 0
   return o
 end
@@ -136,7 +121,7 @@ end
 --- @param ids integer[][]
 --- @param log_p number[][]
 --- @param log_rest number[]
---- @param options table vocab (needed), on, temperature, teacher_temperature
+--- @param options table see `value_options`; vocab is needed
 --- @return ms_target
 function M.topk(ids, log_p, log_rest, options)
   local o = given('target.topk', 'topk', options)
@@ -156,14 +141,14 @@ function M.topk(ids, log_p, log_rest, options)
     check.integers('target.topk', ('row %d: id'):format(r), row, 0, check.INT32)
   end
   local rest = ffi.new('float[?]', math.max(#log_rest, 1), log_rest)
-  check(C.ms_target_topk(M.options(o), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
+  check(C.ms_target_topk(M.pack(o), #ids, flat('int32_t[?]', ids, o.k, 'target.topk'),
     flat('float[?]', log_p, o.k, 'target.topk'), rest, out))
   return target.new(out[0])
 end
 
 --- A logits target: a row of logits for each supervised position.
 --- @param rows number[][]
---- @param options? table on, temperature, teacher_temperature
+--- @param options? table see `value_options`
 --- @return ms_target
 function M.logits(rows, options)
   local o = given('target.logits', 'logits', options)
@@ -171,8 +156,7 @@ function M.logits(rows, options)
   if o.vocab == 0 then
     o.vocab = rows[1] and #check.table('target.logits', 'row 1', rows[1]) or 1
   end
-  check(C.ms_target_logits(M.options(o), #rows, flat('float[?]', rows, o.vocab, 'target.logits'),
-    out))
+  check(C.ms_target_logits(M.pack(o), #rows, flat('float[?]', rows, o.vocab, 'target.logits'), out))
   return target.new(out[0])
 end
 

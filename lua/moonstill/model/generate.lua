@@ -16,9 +16,9 @@ local ends = require 'moonstill.text.ends'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local handles = require 'moonstill.base.handle'
-local options_of = require 'moonstill.base.options'
 local ranks = require 'moonstill.base.ranks'
-local sorted = require 'moonstill.base.sorted'
+local schema = require 'moonstill.base.schema'
+local option = schema.option
 
 local M = {}
 
@@ -26,11 +26,20 @@ local out = ffi.new 'ms_generator *[1]' -- scratch, read at once
 local live = ffi.new 'int32_t[1]'
 local ints = ffi.typeof 'int32_t[?]'
 
---- What `generate` and `stream` take. temperature 0 takes the likeliest token; top_k 0 and top_p 1
---- cut nothing; stop: an id or a list of them, which is given as the last token where it comes: {}
---- for none, without it `model:ends()`. Draws are a function of the seed, the prompt's number (the
---- first one's is `first`) and the step.
-M.defaults = { max_new = 64, temperature = 0, top_k = 0, top_p = 1, seed = 0, first = 0, stop = {} }
+local COUNT = 'integer >= 0 <= 2147483647'
+
+--- What `generate` and `stream` take. Where a stop comes it is given as the last token. Draws are a
+--- function of the seed, the prompt's number and the step.
+M.options = schema.new('generate', {
+  max_new = option(64, 'longest answer in tokens', 'integer >= 1 <= 2147483647'),
+  temperature = option(0, 'divides the logits; 0: the likeliest token', 'number >= 0'),
+  top_k = option(0, 'draws from that many of the likeliest tokens; 0: from all', COUNT),
+  top_p = option(1, 'draws from the likeliest tokens of that mass together', 'number > 0 <= 1'),
+  seed = option(0, 'of the draws', 'integer >= 0'),
+  first = option(0, 'number of the first prompt, for the draws', COUNT),
+  stop = schema.optional(COUNT .. '|list',
+    'ids that end an answer: one or a list, {} for none; by default those of the model'),
+})
 
 --- @class ms_generator
 local generators = handles.kind('generator', 'ms_generator', C.ms_generator_free,
@@ -87,19 +96,16 @@ end
 --- Starts a generation: all prompts go through the model once.
 --- @param model ms_model
 --- @param prompts integer[][] lists of ids
---- @param options? table see `defaults`
+--- @param options? table see `options`
 --- @return ms_generator
 function M.open(model, prompts, options)
   local p = handles.pointer('model', model)
-  local o = options_of('generate', M.defaults, options)
+  local o = schema.take('generate', M.options, options)
   if type(prompts) ~= 'table' then fail('generate: a list of prompts expected') end
   local token, start = flatten(prompts)
   local stop = stops_of(model, options)
   check.integers('generate', 'stop', stop, 0, check.INT32)
-  check.integer('generate', 'max_new', o.max_new, 1, check.INT32)
-  check.integer('generate', 'top_k', o.top_k, 0, check.INT32)
   check.integer('generate', 'first', o.first, 0, check.INT32 - #prompts)
-  check.integer('generate', 'seed', o.seed, 0, check.EXACT)
   local stops = ints(math.max(#stop, 1), stop)
   local c = ffi.new('ms_generate_options', { temperature = o.temperature, top_p = o.top_p,
     top_k = o.top_k, max_new = o.max_new, stops = #stop, stop = stops, seed = o.seed,
@@ -126,16 +132,18 @@ end
 
 -- text -------------------------------------------------------------------------------------------
 
+--- What `pieces` and `text` take.
+M.text_options = schema.new('generate', {
+  special = option(false, 'special tokens are text, the stop included'),
+}, M.options)
+
 -- The options of text: those of ids, and what its tokens are. hidden: ids that are no text.
 -- spelled: ends that are left out where a text ends with their letters.
 local function text_options(model, tok, options)
   handles.pointer('model', model)
   handles.pointer('tokenizer', tok)
-  if options ~= nil then check.table('generate', 'options', options) end
-  local o, special = {}, false
-  for key, value in sorted.pairs(options or {}) do
-    if key == 'special' then special = value else o[key] = value end
-  end
+  schema.check('generate', M.text_options, options)
+  local o, special = schema.part(M.options, options or {}), options and options.special or false
   local known = ends.of_answer(model:ends(), tok)
   if o.stop == nil then o.stop = known end
   local how = { ids = o, stop = stops_of(model, o), is_stop = {}, special = special }
@@ -191,7 +199,7 @@ end
 --- @param model ms_model
 --- @param tokenizer ms_tokenizer
 --- @param prompt string
---- @param options? table see `defaults`; special: special tokens are text, the stop included
+--- @param options? table see `text_options`
 --- @return fun(): string?
 function M.pieces(model, tokenizer, prompt, options)
   local how = text_options(model, tokenizer, options)
@@ -203,7 +211,7 @@ end
 --- @param model ms_model
 --- @param tokenizer ms_tokenizer
 --- @param prompt string
---- @param options? table as for `pieces`
+--- @param options? table see `text_options`
 --- @return string
 --- @return boolean ended
 function M.text(model, tokenizer, prompt, options)
@@ -215,25 +223,18 @@ end
 
 -- rows of data -----------------------------------------------------------------------------------
 
-local FORMS = { ids = true, text = true }
+--- What `rows` and `write` take. form: 'text' is for a reader without this tokenizer.
+M.row_options = schema.new('generate', {
+  form = schema.one_of({ 'ids', 'text' }, nil, 'rows hold the tokens themselves, or their text'),
+  together = option(16, 'prompts that go through the model at once; draws do not depend on it',
+    'integer >= 1 <= 2147483647'),
+  quiet = option(false, 'nothing is printed'),
+}, M.text_options)
 
---- What `rows` and `write` take beside `defaults`. form: 'ids' writes the tokens themselves, 'text'
---- what a reader without this tokenizer can use. together: prompts that go through the model at
---- once; draws do not depend on it. quiet: nothing is said.
-M.row_defaults = { form = 'ids', together = 16, quiet = false }
-
+-- The options of rows over their defaults, and those of text as they were given.
 local function row_options(options)
-  local o, ids = {}, {}
-  for key, value in sorted.pairs(M.row_defaults) do o[key] = value end
-  for key, value in sorted.pairs(options or {}) do
-    local to = M.row_defaults[key] ~= nil and o or ids
-    to[key] = value
-  end
-  if not FORMS[o.form] then
-    fail('generate: form = %s; there are ids, text', tostring(o.form))
-  end
-  check.integer('generate', 'together', o.together, 1, check.INT32)
-  return o, ids
+  local o = schema.take('generate', M.row_options, options)
+  return o, schema.part(M.text_options, options or {})
 end
 
 -- The text of generated ids.
@@ -319,7 +320,7 @@ end
 --- @param model ms_model
 --- @param chat ms_chat
 --- @param prompts (string|table[]|integer[])[] as for `chat:prompt`, or ids
---- @param options? table see `defaults` and `row_defaults`
+--- @param options? table see `row_options`
 --- @return table[] rows
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.rows(model, chat, prompts, options)
@@ -352,7 +353,7 @@ local ROW = { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
 --- @param model ms_model
 --- @param chat ms_chat
 --- @param prompts (string|table[]|integer[])[]
---- @param options? table as for `rows`
+--- @param options? table see `row_options`
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.write(path, model, chat, prompts, options)
   check.path('generate', path)

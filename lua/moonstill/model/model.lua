@@ -14,10 +14,11 @@ local generate = require 'moonstill.model.generate'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
-local options_of = require 'moonstill.base.options'
+local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local tensor = require 'moonstill.tensor.tensor'
 local text = require 'moonstill.base.text'
+local option = schema.option
 
 local M = {}
 
@@ -27,35 +28,32 @@ local tensor_out = ffi.new 'ms_tensor *[1]'
 local ids_out = ffi.new 'const int32_t *[1]'
 local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16, f16 = C.MS_F16, stored = -1 }
 
---- How a model is held. train: gradients are kept. dtype: 'f32', 'bf16', or 'stored'. recompute:
---- activations are rebuilt in the backward pass, layer by layer, which needs less memory and a
---- third more time. frozen: patterns of parameters' names (* and ?) that get no gradient, a string
---- or a list. head_bytes: workspace of the fused head, 0 for the default.
-M.defaults = { train = false, dtype = 'stored', recompute = false, frozen = {}, device = '',
-               head_bytes = 0 }
+local DTYPES = { 'stored', 'f32', 'bf16', 'f16' }
+
+--- How a model is held. recompute: activations are made again in the backward pass, layer by layer.
+M.options = schema.new('model', {
+  train = option(false, 'gradients are kept'),
+  dtype = schema.one_of(DTYPES, nil, 'of the weights; stored: as in the files'),
+  recompute = option(false, 'less memory for activations, a third more time'),
+  frozen = option('', 'patterns (* and ?) of parameters that stay as they are: '
+    .. '"model.embed* *norm*"', 'string|list'),
+  device = option('cpu', 'where models live', 'string|device'),
+  head_bytes = option(0, 'workspace of the fused head; 0: its own choice', 'integer >= 0'),
+})
 
 --- @class ms_model
 local model = handles.kind('model', 'ms_model', C.ms_model_free)
 local methods, pointer = model.methods, model.pointer
-
-local function dtype_number(what, name)
-  local number = DTYPE[name]
-  if not number then
-    fail("%s: no dtype '%s'; there are f32, bf16, f16, stored", what, tostring(name))
-  end
-  return number
-end
 
 -- What the options of the last call point at: the core reads it after `held` has returned.
 local patterns -- luacheck: ignore
 
 -- The options as the core takes them, and as Lua has them.
 local function held(what, given)
-  local o = options_of(what, M.defaults, given)
+  local o = schema.take(what, M.options, given)
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
   patterns = frozen
-  check.integer(what, 'head_bytes', o.head_bytes, 0, check.EXACT)
-  return ffi.new('ms_model_options', { dtype = dtype_number(what, o.dtype),
+  return ffi.new('ms_model_options', { dtype = DTYPE[o.dtype],
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
     frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
 end
@@ -63,7 +61,7 @@ end
 -- Calls body(device pointer) on the device that the options name, or on one they give.
 local function on_device(o, body)
   if type(o.device) == 'cdata' then return body(handles.pointer('device', o.device)) end
-  local dev = device.open(o.device ~= '' and o.device or 'cpu')
+  local dev = device.open(o.device)
   local status = body(dev.p)
   dev:close() -- the model holds it
   return status
@@ -71,7 +69,7 @@ end
 
 --- Opens a Hugging Face folder.
 --- @param path string
---- @param options? table see `defaults`; device: a name or a device
+--- @param options? table see `options`
 --- @return ms_model
 function M.open(path, options)
   local c, o = held('model.open', options)
@@ -83,7 +81,7 @@ end
 --- A random model: weights of the config's `initializer_range`, norms 1, biases 0.
 --- @param config table|string what config.json says, or its text
 --- @param seed? integer
---- @param options? table see `defaults`
+--- @param options? table see `options`
 --- @return ms_model
 function M.create(config, seed, options)
   local c, o = held('model.create', options)
@@ -106,7 +104,7 @@ end
 --- A student from some layers of a teacher; everything else is copied.
 --- @param teacher ms_model
 --- @param options table layers: a list of layers (from 0, ascending), or how many, taken evenly;
----   and what `defaults` has
+---   and what `options` has
 --- @return ms_model
 function M.shrink(teacher, options)
   local p, given, layers = pointer(teacher), {}, nil
@@ -129,7 +127,7 @@ end
 
 --- A copy on the same device, held as the options say.
 --- @param from ms_model
---- @param options? table see `defaults`
+--- @param options? table see `options`
 --- @return ms_model
 function M.copy(from, options)
   local p, c = pointer(from), held('model.copy', options)
@@ -171,22 +169,25 @@ function methods:add_ends(list)
   return self
 end
 
-local SAVE = { carry = '', dtype = 'stored', shard_bytes = 0 }
+--- How a model is saved. dtype: stored is f16 where the weights came so and are not trained.
+M.save_options = schema.new('model:save', {
+  carry = schema.optional('path',
+    'folder whose tokenizer and generation files go along, by default the one it came from'),
+  dtype = schema.one_of(DTYPES, nil, 'of the files; stored: as the weights are held'),
+  shard_bytes = option(0, 'largest file of weights; 0: its own choice', 'integer >= 0'),
+})
 
 --- Writes a folder that transformers loads; it appears as a whole. Its generation_config.json is
 --- the carried one, with all ids that end an answer.
 --- @param path string
---- @param options? table carry: the folder whose tokenizer and generation files go along (default
----   the one the model came from); dtype: 'f32', 'bf16', 'f16' or 'stored' (as the weights are
----   held; f16 where they came so and are not trained); shard_bytes
+--- @param options? table see `save_options`
 --- @return ms_model self
 function methods:save(path, options)
-  local p, o = pointer(self), options_of('model:save', SAVE, options)
-  local carry = o.carry ~= '' and check.text('model:save', 'carry', o.carry) or nil
+  local p, o = pointer(self), schema.take('model:save', M.save_options, options)
+  local carry = o.carry and check.text('model:save', 'carry', o.carry)
   check.path('model:save', path)
-  check.integer('model:save', 'shard_bytes', o.shard_bytes, 0, check.EXACT)
   self:add_ends(carry and find_ends(self, carry) or {})
-  check(C.ms_model_save(p, path, carry, dtype_number('model:save', o.dtype), o.shard_bytes))
+  check(C.ms_model_save(p, path, carry, DTYPE[o.dtype], o.shard_bytes))
   return self
 end
 
@@ -264,7 +265,7 @@ end
 --- batch's supervised positions, and keeps the model's memory when it needs it: one of hidden
 --- states is refused once the model's head has changed.
 --- @param b ms_batch
---- @param cfg? table see `ms.kd.defaults`
+--- @param cfg? table see `ms.kd.options`
 --- @return ms_target
 function methods:targets(b, cfg)
   return kd.ask(self, pointer(self), b, cfg)
@@ -288,7 +289,7 @@ end
 
 --- Generates from prompts.
 --- @param prompts integer[][] lists of ids
---- @param options? table see `ms.generate.defaults`; without `stop` answers end at `model:ends()`
+--- @param options? table see `ms.generate.options`; without `stop` answers end at `model:ends()`
 --- @return integer[][] for each prompt the ids that were made, a stop token included
 function methods:generate(prompts, options)
   pointer(self)

@@ -1,5 +1,5 @@
 --- The command line of the executable: recipes, code, subcommands, the REPL.
-local fail = require 'moonstill.base.fail'
+local message_of = require 'moonstill.prompt.message'
 local printable = require 'moonstill.base.printable'
 
 local M = {}
@@ -24,21 +24,9 @@ kernels), MS_LOG=none leaves out its warnings.
 
 local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 
---- The text of an error for its reader: without the traceback and without a line of moonstill's own
---- modules before it (a line of the recipe stays), unless MS_TRACE is set.
---- @param message any an error's value
---- @return string
-function M.message(message)
-  local text = tostring(message)
-  if os.getenv 'MS_TRACE' then return text end
-  text = text:gsub('\nstack traceback:.*', '')
-  local file, rest = text:match '^(lua/moonstill/[%w_/]+%.lua):%d+: (.*)$'
-  return file and fail.is_ours('@' .. file) and rest or text
-end
-
 local function complain(text)
   io.stdout:flush()
-  io.stderr:write('moonstill: ', printable(M.message(text)), '\n')
+  io.stderr:write('moonstill: ', printable(message_of(text)), '\n')
 end
 
 local function misuse(text)

@@ -1,5 +1,6 @@
 --- `help` at the prompt: how it works, and the docstrings of modules, objects and functions.
 local fail = require 'moonstill.base.fail'
+local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 
 local HELP = [[
@@ -9,6 +10,7 @@ Ctrl-C gives up a line, or stops what runs; Ctrl-D leaves.
   help(ms.model)          what a module has
   help(m)                 what can be done with a model, a batch, a tokenizer, ...
   help(ms.model.shrink)   a function, in full
+  help(ms.kd.options)     options, with their kinds, defaults and meanings
   _                       the last value printed
 
 The modules, loaded when first named:
@@ -69,13 +71,24 @@ local function module_of(t)
   end
 end
 
-local function print_module(name)
+local function print_options(options)
+  io.write('option, what it must be, default, meaning\n', schema.help(schema.list(options)))
+end
+
+-- The functions of a module, and what options they take.
+local function print_module(name, module)
   local doc, list = docs()[name], {}
   print(doc.about .. '\n')
   for _, f in ipairs(doc.functions) do
     if not f.method then list[#list + 1] = f end
   end
   print_list(list, name)
+  for field, value in sorted.pairs(module) do
+    if schema.is_schema(value) then
+      io.write(('\nms.%s.%s: '):format(name, field))
+      print_options(value)
+    end
+  end
 end
 
 local function print_names(t)
@@ -113,8 +126,9 @@ return function(about)
     return
   end
   if type(about) == 'function' then return print_function(about) end
+  if schema.is_schema(about) then return print_options(about) end
   local name = type(about) == 'table' and module_of(about)
-  if name then return print_module(name) end
+  if name then return print_module(name, about) end
   local methods = methods_of(about)
   if #methods > 0 then
     print(tostring(about) .. '\n')

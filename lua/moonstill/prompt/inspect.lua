@@ -1,5 +1,6 @@
 --- `moonstill inspect FOLDER`: what a model folder holds, a fact a line.
 local C = require 'moonstill.C'
+local message_of = require 'moonstill.prompt.message'
 local printable = require 'moonstill.base.printable'
 
 local M = {}
@@ -13,7 +14,7 @@ local function line(name, value) print(('%-12s %s'):format(name, printable(tostr
 local function describe_tokenizer(ms, folder)
   if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return line('tokenizer', 'none') end
   local ok, tokenizer = pcall(ms.tokenizer.open, folder)
-  if not ok then return line('tokenizer', require 'moonstill.prompt.cli'.message(tokenizer)) end
+  if not ok then return line('tokenizer', message_of(tokenizer)) end
   line('tokenizer', tokenizer:size() .. ' ids')
   tokenizer:free()
 end

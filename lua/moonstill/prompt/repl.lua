@@ -1,4 +1,5 @@
 --- The Lua prompt: expressions are printed, unfinished lines go on, `ms` is at hand.
+local message_of = require 'moonstill.prompt.message'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -67,7 +68,7 @@ end
 
 local function complain(why)
   io.stdout:flush()
-  io.stderr:write(require 'moonstill.prompt.cli'.message(why), '\n')
+  io.stderr:write(message_of(why), '\n')
   return false
 end
 

@@ -2,17 +2,25 @@
 --- goes on from it.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local changes = require 'moonstill.run.changes'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
 local optimizer = require 'moonstill.train.optimizer'
+local packing = require 'moonstill.data.packing'
 local paths = require 'moonstill.base.paths'
-local settings = require 'moonstill.run.settings'
+local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local text = require 'moonstill.base.text'
 
 local M = {}
+
+--- The `checkpoint` of a configuration.
+M.options = schema.new('checkpoints', {
+  every = schema.option(200, 'steps between checkpoints; 0: at the end only', 'integer >= 0'),
+  keep = schema.option(2, 'checkpoints kept', 'integer >= 0'),
+})
 
 local out = ffi.new 'char *[1]' -- scratch, read at once
 
@@ -130,11 +138,15 @@ end
 
 -- Says which settings have changed, and whether any has.
 local function note_changes(run, old)
-  local changes = settings.changes(run.cfg, old)
-  for _, c in ipairs(changes) do
+  local list = changes.between(run.cfg, old)
+  for _, c in ipairs(list) do
     run:say(('note: %s is %s; the checkpoint was made with %s'):format(c.key, c.now, c.old))
   end
-  return #changes > 0
+  return #list > 0
+end
+
+local function tokens_of(cfg)
+  return cfg.batch and cfg.batch.tokens or packing.options.tokens.default
 end
 
 -- The rest of an epoch must be the rest of the one that began.
@@ -146,7 +158,7 @@ local function check_epoch(run, saved, path)
   end
   local old = saved.config or {}
   for _, part in ipairs { { 'the seed', old.seed or 0, run.cfg.seed or 0 }, { 'batch.tokens',
-    settings.get(old, 'batch', 'tokens'), settings.get(run.cfg, 'batch', 'tokens') } } do
+    tokens_of(old), tokens_of(run.cfg) } } do
     if part[2] ~= part[3] and run.state.index < #plan then
       error(('%s: %s has changed within an epoch, from %s to %s: samples would come twice, or not '
         .. 'at all; resume=false begins anew'):format(path, unpack(part)), 0)
@@ -158,7 +170,7 @@ end
 local function check_models(run, old, path)
   for _, key in ipairs { 'student', 'teacher', 'layers' } do
     local now = run.cfg[key]
-    if not settings.same(now, old[key]) then
+    if not changes.same(now, old[key]) then
       error(('%s: made with %s = %s, which is %s now: give another output, or resume=false to '
         .. 'begin anew, or resume=%s to go on from it all the same'):format(path, key,
         json.encode(old[key]), json.encode(now), path), 0)

@@ -1,8 +1,9 @@
 --- Where a run's plan departs from what was asked for: a line for each, said before its next step.
 local C = require 'moonstill.C'
+local checkpoints = require 'moonstill.run.checkpoints'
 local json = require 'moonstill.base.json'
+local packing = require 'moonstill.data.packing'
 local schedule = require 'moonstill.train.schedule'
-local settings = require 'moonstill.run.settings'
 
 local M = {}
 
@@ -24,7 +25,7 @@ end
 
 local function large_micro_batch(run)
   local given, size = run.cfg.batch and run.cfg.batch.micro_tokens, run.batch_size
-  if not given or given <= size.tokens or given == settings.default('batch', 'micro_tokens') then
+  if not given or given <= size.tokens or given == packing.options.micro_tokens.default then
     return nil
   end
   return ('batch.micro_tokens = %d, but a step has %d tokens (batch.tokens), and so has a pass')
@@ -94,7 +95,7 @@ end
 
 local function rare_checkpoints(run)
   local every, total = run.every, run.state.total
-  if every <= total or every == settings.default('checkpoint', 'every') then return nil end
+  if every <= total or every == checkpoints.options.every.default then return nil end
   return ('checkpoint.every = %d, but the run has %d steps: it is saved at its end only')
     :format(every, total)
 end

@@ -2,8 +2,8 @@
 --- after it, so that a run which is started again after its end finds nothing left to do. It is
 --- removed before a next step.
 local C = require 'moonstill.C'
+local changes = require 'moonstill.run.changes'
 local json = require 'moonstill.base.json'
-local settings = require 'moonstill.run.settings'
 
 local M = {}
 
@@ -33,9 +33,9 @@ function M.check(run)
   if not marker or not marker.config or resume == false or type(resume) == 'string' and
     resume ~= 'auto' then return end
   local words = {}
-  for _, changes in ipairs { settings.changes(run.cfg, marker.config),
-    settings.changes(given(run), marker.given or given(run)) } do
-    for _, c in ipairs(changes) do
+  for _, list in ipairs { changes.between(run.cfg, marker.config),
+    changes.between(given(run), marker.given or given(run)) } do
+    for _, c in ipairs(list) do
       words[#words + 1] = ('%s = %s, which is %s now'):format(c.key, c.old, c.now)
     end
   end

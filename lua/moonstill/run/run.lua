@@ -17,7 +17,6 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local checkpoints = require 'moonstill.run.checkpoints'
 local departures = require 'moonstill.run.departures'
-local config = require 'moonstill.run.config'
 local fail = require 'moonstill.base.fail'
 local finished = require 'moonstill.run.finished'
 local folder = require 'moonstill.run.folder'
@@ -31,6 +30,7 @@ local preflight = require 'moonstill.run.preflight'
 local progress = require 'moonstill.run.progress'
 local ranks = require 'moonstill.base.ranks'
 local schedule = require 'moonstill.train.schedule'
+local schema = require 'moonstill.base.schema'
 local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
 local soundness = require 'moonstill.train.soundness'
@@ -38,6 +38,9 @@ local steps = require 'moonstill.train.step'
 local validation = require 'moonstill.train.validation'
 
 local M = {}
+
+--- What a run's configuration may hold, beside keys that a recipe has declared for itself.
+M.options = settings.options
 
 -- The output folders of runs that are open. Of the runs themselves nothing is kept alive here.
 local open_outputs = {}
@@ -96,10 +99,10 @@ local function scheduled(run, name)
     error(("run: schedule '%s' gave %s at step %d, not a finite number"):format(name,
       tostring(value), run.step.number), 0)
   end
-  local kind = name == 'lr' and config.refused('optim.lr', value)
-  if kind then
+  local lr = optimizer.options.lr
+  if name == 'lr' and not schema.kind_of(lr, value) then
     error(("run: schedule 'lr' gave %g at step %d, expected %s"):format(value, run.step.number,
-      kind), 0)
+      schema.kind_text(lr)), 0)
   end
   for key, was in sorted.pairs(before) do
     if state[key] ~= was then
@@ -260,17 +263,13 @@ end
 local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
 
 local function new_run(cfg, options)
-  local of = ranks.world()
+  local o, of = schema.take('run.open', M.options, cfg), ranks.world()
   local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
     carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
     student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
     fingerprint = options.data.fingerprint and options.data:fingerprint(),
-    every = settings.get(cfg, 'checkpoint', 'every'),
-    keep = settings.get(cfg, 'checkpoint', 'keep'),
-    max_skips = settings.get(cfg, 'optim', 'max_skips'),
-    progress = progress.new(of, { quiet = options.quiet }),
-    batch_size = { tokens = settings.get(cfg, 'batch', 'tokens'),
-      micro_tokens = settings.get(cfg, 'batch', 'micro_tokens') } }, class)
+    every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
+    progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
   run.step = steps.new(run)
   run.state = { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0, skips = 0, skipped = 0,
     empty = 0, still = 0, far = 0, ruined = 0, sound = 0 }
@@ -300,8 +299,7 @@ end
 
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
 --- One run at a time may have an output folder.
---- @param cfg table output; seed, epochs, max_steps, resume; batch = { tokens, micro_tokens };
----   optim = { lr, warmup, clip, .. }; checkpoint = { every, keep }
+--- @param cfg table a recipe's configuration, see `options`; output is needed
 --- @param options table student: the model that learns; data: its data set; schedules: functions of
 ---   the run's state by name, of which `lr` comes from `cfg.optim` unless given; carry: the folder
 ---   whose tokenizer goes along with the result; quiet: nothing is printed
@@ -315,7 +313,7 @@ function M.open(cfg, options)
   if type(cfg.output) ~= 'string' or cfg.output == '' then
     fail('run.open: cfg.output must name a folder')
   end
-  settings.check(cfg)
+  schema.check('run.open', M.options, cfg)
   preflight.apart(cfg, options)
   local ok, why = fail.pcall(json.encode, cfg)
   if not ok then fail('run.open: checkpoints cannot hold this cfg: ' .. tostring(why)) end

@@ -383,13 +383,14 @@ end
 
 --- How many ids the tokenizer and these models share: the V of a divergence between them. Rows that
 --- a model has behind the tokenizer's last id have no meaning.
---- @param ... ms_model|integer models, or their numbers of rows
+--- @param ... ms_model|integer models, or numbers of ids (0: any), such as a recipe's `kd.vocab`
 --- @return integer
 function methods:vocab(...)
   local least = self.tokenizer:size()
   for i = 1, select('#', ...) do
     local x = (select(i, ...))
-    least = math.min(least, type(x) == 'number' and x or x:info().vocab)
+    local n = type(x) == 'number' and x or x:info().vocab
+    if n ~= 0 then least = math.min(least, n) end
   end
   return least
 end

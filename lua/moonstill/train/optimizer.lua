@@ -6,10 +6,9 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
-local options_of = require 'moonstill.base.options'
+local optim = require 'moonstill.train.optim'
 local ranks = require 'moonstill.base.ranks'
-local schedule = require 'moonstill.train.schedule'
-local sorted = require 'moonstill.base.sorted'
+local schema = require 'moonstill.base.schema'
 local tensor = require 'moonstill.tensor.tensor'
 local text = require 'moonstill.base.text'
 
@@ -21,13 +20,10 @@ local string_out = ffi.new 'char *[1]'
 local norm = ffi.new 'double[1]'
 local skipped = ffi.new 'int32_t[1]'
 
---- PyTorch's defaults, but for the decay. clip: largest norm of the whole gradient, 0 for none.
-M.defaults = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0 }
+--- A recipe's `optim`, of which AdamW takes what is its own.
+M.options = optim
 
---- What a recipe's `optim` may hold: for the optimiser, for the schedule, for the run.
-M.keys = { max_skips = true }
-for key in sorted.pairs(M.defaults) do M.keys[key] = true end
-for key in sorted.pairs(schedule.keys) do M.keys[key] = true end
+local ADAMW = { 'beta1', 'beta2', 'eps', 'weight_decay', 'clip' }
 
 --- @class ms_optimizer
 local optimizer = handles.kind('optimizer', 'ms_optimizer', C.ms_optimizer_free)
@@ -36,21 +32,13 @@ local methods, pointer = optimizer.methods, optimizer.pointer
 --- An optimiser for a model that was opened to train. From now on the weights of a bf16 model
 --- follow the optimiser's f32 masters.
 --- @param model ms_model
---- @param options? table see `defaults`; a recipe's `optim` may be passed whole: the keys of
----   `ms.schedule` and max_skips are not looked at, any other key is an error
+--- @param options? table see `options`; those of the schedule and of the run are not looked at
 --- @param of? ms_ranks whose gradients are summed, and who take every step together; default all
 --- @return ms_optimizer
 function M.new(model, options, of)
   local p, o = handles.pointer('model', model), ffi.new 'ms_adamw_options'
-  options_of.known('optimizer', M.keys, options)
-  for key, default in sorted.pairs(M.defaults) do
-    local value = options and options[key]
-    if value == nil then value = default end
-    if type(value) ~= 'number' then
-      fail('optimizer: %s is a %s, not a number', key, type(value))
-    end
-    o[key] = value
-  end
+  local taken = schema.take('optimizer', M.options, options)
+  for _, key in ipairs(ADAMW) do o[key] = taken[key] end
   check(C.ms_optimizer_new(p, (of or ranks.world()).group, o, out))
   return optimizer.new(out[0])
 end

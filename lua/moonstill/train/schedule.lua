@@ -2,49 +2,31 @@
 ---
 --- A schedule is any function of a run's state, of which these use `step` (1 is the first) and
 --- `total`. All of them reach their last value when the run ends, not before. Where a rate is meant
---- the options are those of a recipe's `optim`: `lr` is the peak, `warmup` the share of the steps
---- (below 1) or the number of steps in which it rises, `final` the rate at the end as a share of
---- the peak (0 unless given).
+--- the options are those of a recipe's `optim`.
 
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
-local options_of = require 'moonstill.base.options'
-local sorted = require 'moonstill.base.sorted'
+local optim = require 'moonstill.train.optim'
+local schema = require 'moonstill.base.schema'
 
 local M = {}
 
---- What a recipe's `optim` may say for a schedule.
-M.keys = { schedule = true, lr = true, warmup = true, final = true, decay = true }
+--- A recipe's `optim`, of which a schedule takes what is its own; and the ends of a straight line.
+M.options = schema.new('schedule', {
+  from = schema.optional('number', 'of linear without lr: the value at the first step'),
+  to = schema.optional('number', 'of linear without lr: the value at the last step'),
+}, optim)
 
--- What any of the schedules may be given: `optim` is passed whole, so the optimiser's and the run's
--- keys are known too.
-local keys
-local function known(options)
-  if not keys then
-    keys = { from = true, to = true }
-    -- the optimiser's have M.keys too
-    for key in sorted.pairs(require 'moonstill.train.optimizer'.keys) do keys[key] = true end
+-- The options over their defaults; an error where one of those named is not given.
+local function read(options, ...)
+  local o = schema.take('schedule', M.options, options)
+  for i = 1, select('#', ...) do
+    local name = (select(i, ...))
+    if o[name] == nil then
+      fail("schedule: '%s' must be given (%s)", name, schema.kind_text(M.options[name]))
+    end
   end
-  return options_of.known('schedule', keys, options)
-end
-
--- A share of the steps, below 1, or a number of steps.
-local function share_or_steps(name, value)
-  if type(value) == 'number' and value >= 0 and value < 1 then return value end
-  if type(value) ~= 'number' or not (value >= 0) then
-    fail('schedule: %s must be a number, at least 0, not %s', name, tostring(value))
-  end
-  local words = name .. ' (a share below 1, or steps)'
-  return check.integer('schedule', words, value, 0, check.EXACT)
-end
-
-local function number(options, name, default)
-  local value = options[name]
-  if value == nil then value = default end
-  if type(value) ~= 'number' or value ~= value or math.abs(value) == math.huge then
-    fail('schedule: %s must be a number, not %s', name, tostring(value))
-  end
-  return value
+  return o
 end
 
 --- Steps that a setting means in a run of `total`: a share below 1, or a number of steps.
@@ -69,8 +51,8 @@ local shapes = setmetatable({}, { __mode = 'k' }) -- by schedule
 function M.shape(schedule) return shapes[schedule] end
 
 -- Of a schedule of this module `shape` is known.
-local function rising(schedule, warmup, shape)
-  local given, risen = share_or_steps('warmup', warmup), schedule
+local function rising(schedule, given, shape)
+  local risen = schedule
   if given > 0 then
     local inner = { step = 0, total = 0, progress = 0 } -- its own; all else is the state's
     function risen(state)
@@ -93,73 +75,69 @@ end
 --- @param schedule fun(state: table): number
 --- @param warmup number share of the steps (below 1), or steps
 --- @return fun(state: table): number
-function M.warmup(schedule, warmup) return rising(schedule, warmup) end
+function M.warmup(schedule, warmup)
+  check.func('schedule', 'schedule', schedule)
+  return rising(schedule, read({ warmup = warmup }).warmup)
+end
 
 --- Share of a run that lies before a step: 0 at the first, just below 1 at the last.
 local function elapsed(state) return (state.step - 1) / state.total end
 
 --- A fixed value; with a table, its `lr` after its `warmup`.
---- @param options number|table
+--- @param options number|table see `options`
 function M.constant(options)
   if type(options) == 'number' then
     return rising(function() return options end, 0, {})
   end
-  local peak = number(known(options), 'lr')
-  return rising(function() return peak end, number(options, 'warmup', 0), {})
+  local o = read(options, 'lr')
+  return rising(function() return o.lr end, o.warmup, {})
 end
 
 --- A straight line: from `from` at the first step to `to` at the last; or, with `lr`, from the peak
 --- towards `final`.
---- @param options table { from, to, warmup } or { lr, warmup, final }
+--- @param options table { from, to, warmup } or { lr, warmup, final }, see `options`
 function M.linear(options)
-  check.table('schedule', 'options', options)
-  local warmup = number(known(options), 'warmup', 0)
-  if options.lr then
-    local peak, final = number(options, 'lr'), number(options, 'final', 0)
-    return rising(function(state) return peak * (1 - (1 - final) * elapsed(state)) end, warmup, {})
+  local o = read(options)
+  if o.lr then
+    return rising(function(state) return o.lr * (1 - (1 - o.final) * elapsed(state)) end, o.warmup,
+      {})
   end
-  local from, to = number(options, 'from'), number(options, 'to')
+  o = read(options, 'from', 'to')
   return rising(function(state)
-    if state.total <= 1 then return from end
+    if state.total <= 1 then return o.from end
     local x = (state.step - 1) / (state.total - 1)
-    return (1 - x) * from + x * to
-  end, warmup, {})
+    return (1 - x) * o.from + x * o.to
+  end, o.warmup, {})
 end
 
 --- Half a cosine from the peak towards `final`.
---- @param options { lr: number, warmup?: number, final?: number }
+--- @param options { lr: number, warmup?: number, final?: number } see `options`
 function M.cosine(options)
-  local peak, final = number(known(options), 'lr'), number(options, 'final', 0)
+  local o = read(options, 'lr')
   return rising(function(state)
-    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * elapsed(state))))
-  end, number(options, 'warmup', 0), {})
+    return o.lr * (o.final + (1 - o.final) * 0.5 * (1 + math.cos(math.pi * elapsed(state))))
+  end, o.warmup, {})
 end
 
 --- Warm-up, stable, decay: the peak until the last `decay` of the steps (a share below 1 of what
---- follows the warm-up, or steps; default 0.2), then a straight line towards `final`.
---- @param options { lr: number, warmup?: number, decay?: number, final?: number }
+--- follows the warm-up, or steps), then a straight line towards `final`.
+--- @param options { lr: number, warmup?: number, decay?: number, final?: number } see `options`
 function M.wsd(options)
-  local peak, final = number(known(options), 'lr'), number(options, 'final', 0)
-  local decay = share_or_steps('decay', number(options, 'decay', 0.2))
+  local o = read(options, 'lr')
   return rising(function(state)
-    local n = steps_of(decay, state.total)
+    local n = steps_of(o.decay, state.total)
     local into = state.step - 1 - (state.total - n)
-    return into <= 0 and peak or peak * (1 - (1 - final) * into / n)
-  end, number(options, 'warmup', 0), { decay = decay })
+    return into <= 0 and o.lr or o.lr * (1 - (1 - o.final) * into / n)
+  end, o.warmup, { decay = o.decay })
 end
 
 --- The names that `of` knows, for `ms.one_of`.
-M.names = { 'cosine', 'linear', 'constant', 'wsd' }
+M.names = optim.schedule.values
 
 --- The schedule that `options.schedule` names, by default cosine.
---- @param options table a recipe's `optim`
+--- @param options table a recipe's `optim`, see `options`
 function M.of(options)
-  check.table('schedule', 'options', options)
-  local name = options.schedule or 'cosine'
-  for _, each in ipairs(M.names) do
-    if name == each then return M[name](options) end
-  end
-  fail("schedule: '%s' is none of %s", tostring(name), table.concat(M.names, ', '))
+  return M[read(options, 'lr').schedule](options)
 end
 
 return M

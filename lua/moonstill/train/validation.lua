@@ -4,6 +4,7 @@ local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
+local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local tally = require 'moonstill.train.tally'
 local teachers = require 'moonstill.loss.teacher'
@@ -33,7 +34,7 @@ end
 local function measure_of(run, options)
   if not options.teacher then return nil end
   local measure = { objective = 'forward_kl', temperature = 1, target = 'hidden' }
-  if options.kd then measure = copy_of(options.kd) end
+  if options.kd then measure = schema.part(kd.options, options.kd) end
   measure.vocab = shared_ids(run, options)
   return measure
 end

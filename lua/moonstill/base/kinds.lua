@@ -1,0 +1,102 @@
+--- What a value may be, in words: "integer >= 1", "path", "auto|false|number >= 0 <= 10". The
+--- options of modules and the keys of configurations are declared in them, and help shows them.
+---
+--- Alternatives are separated by `|`: path, paths (one or a list), string, number, integer,
+--- boolean, list, table, the name of a kind of handle ("device"); any other word stands for itself.
+--- Bounds may follow a number.
+local handles = require 'moonstill.base.handle'
+local json = require 'moonstill.base.json'
+
+local M = {}
+
+local function is_path(v) return type(v) == 'string' and v ~= '' end
+
+local function is_paths(v)
+  if not json.is_array(v) then return is_path(v) end
+  for _, one in ipairs(v) do
+    if not is_path(one) then return false end
+  end
+  return #v > 0
+end
+
+local is_word = {
+  path = is_path,
+  paths = is_paths,
+  string = function(v) return type(v) == 'string' end,
+  number = function(v) return type(v) == 'number' and v == v and math.abs(v) < math.huge end,
+  integer = function(v) return type(v) == 'number' and v % 1 == 0 and math.abs(v) <= 2 ^ 53 end,
+  boolean = function(v) return type(v) == 'boolean' end,
+  list = function(v) return json.is_array(v) or (json.is_object(v) and next(v) == nil) end,
+  table = json.is_object,
+}
+
+local keeps = {
+  ['<'] = function(a, b) return a < b end, ['<='] = function(a, b) return a <= b end,
+  ['>'] = function(a, b) return a > b end, ['>='] = function(a, b) return a >= b end,
+}
+
+local function parse_bounds(alternative, text)
+  local bounds = {}
+  for sign, limit in text:gmatch '([<>]=?)%s*(%S+)' do
+    bounds[#bounds + 1] = { keeps = keeps[sign], limit = tonumber(limit)
+      or error(("kinds: no bound: '%s'"):format(alternative), 0) }
+  end
+  return bounds
+end
+
+local parsed = {} -- by kind: its alternatives
+
+local function parse(kind)
+  local list = parsed[kind]
+  if list then return list end
+  list = {}
+  for alternative in kind:gmatch '[^|]+' do
+    local word, bounds = alternative:match '^%s*(%S+)(.*)$'
+    list[#list + 1] = { word = word, bounds = parse_bounds(alternative, bounds) }
+  end
+  parsed[kind] = list
+  return list
+end
+
+local function is_one(value, alternative)
+  local word = alternative.word
+  local is = is_word[word]
+  if not is then
+    return handles.is(word, value) or type(value) ~= 'table' and tostring(value) == word
+  end
+  if not is(value) then return false end
+  for _, bound in ipairs(alternative.bounds) do
+    if not bound.keeps(value, bound.limit) then return false end
+  end
+  return true
+end
+
+--- The word of the alternative that a value is, such as "path"; nil where it is none.
+--- @param kind string
+--- @param value any
+--- @return string?
+function M.of(kind, value)
+  for _, alternative in ipairs(parse(kind)) do
+    if is_one(value, alternative) then return alternative.word end
+  end
+  return nil
+end
+
+--- A kind as its readers see it: "number >= 0 <= 10" is "number from 0 to 10".
+--- @param kind string
+--- @return string
+function M.text(kind)
+  return (kind:gsub('>= (%S+) <= ([^|%s]+)', 'from %1 to %2'):gsub('|', ' or '))
+end
+
+--- A value as help and errors show it.
+--- @param value any
+--- @return string
+function M.shown(value)
+  if value == nil then return '' end
+  if type(value) ~= 'table' then return tostring(value) end
+  local ok, text = pcall(json.encode, value) -- a list may hold a NaN
+  return ok and text or tostring(value)
+end
+
+return M
