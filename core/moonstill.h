@@ -471,7 +471,8 @@ ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_
 /* The newest complete checkpoint below `path`: *found is its folder, or NULL. Damaged ones are passed
  * over with a warning; one that cannot be read just now is an error. */
 ms_status ms_checkpoint_find(const char *path, char **found);
-/* Puts weights and moments back, bit for bit, and returns the state's text. */
+/* Puts weights and moments back, bit for bit, and returns the state's text. A checkpoint of a model
+ * that computes otherwise, by other shapes or anything else that config.json says, is an error. */
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state);
 /* Removes a checkpoint, damaged or not; one in which other files have been put is an error. */
 ms_status ms_checkpoint_remove(const char *path);

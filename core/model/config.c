@@ -63,6 +63,11 @@ static int listed(const char *words, const char *key) {
   return 0;
 }
 
+int ms_config_is_harmless(const char *key) {
+  return listed(harmless_keys, key) || listed(zero_keys, key) || listed(one_keys, key) ||
+         listed("architectures initializer_range dtype torch_dtype", key);
+}
+
 static ms_status wrong(const reader *r, const char *key, const char *want) {
   char text[80];
   return MS_FAIL(MS_EIO, "%s: '%s' is %s, expected %s", r->name, key,

@@ -104,6 +104,9 @@ ms_status ms_model_sum_gradients(ms_model *model, ms_group *group);
 ms_status ms_config_read(const char *name, const json_t *json, ms_config *out);
 ms_status ms_config_copy(const ms_config *config, ms_config *out);
 void ms_config_clear(ms_config *config);
+/* Whether a key of config.json, which has been read, changes nothing of what the model computes. The
+ * dtype is the model's own. */
+int ms_config_is_harmless(const char *key);
 
 /* decoder.c: frees what `act` holds; NULL is fine. */
 void ms_activations_free(ms_device *dev, struct ms_activations *act);

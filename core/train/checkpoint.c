@@ -132,6 +132,43 @@ static ms_status read_weights(ms_model *m, const char *path) {
   return st;
 }
 
+/* ---- config.json: shapes do not tell how weights are used, by heads, rope and windows ---- */
+
+static ms_status compare_key(const char *path, const char *key, const json_t *then,
+                             const json_t *now) {
+  char a[80], b[80];
+  if (ms_config_is_harmless(key) || json_equal(then, now)) return MS_OK;
+  if ((!then || json_is_null(then)) && (!now || json_is_null(now))) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: '%s' is %s, the model's is %s", path, key,
+                 then ? ms_json_show(then, a, sizeof a) : "missing",
+                 now ? ms_json_show(now, b, sizeof b) : "missing");
+}
+
+static ms_status compare_keys(const char *path, json_t *then, json_t *now) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(then, key, value)
+      MS_TRY(compare_key(path, key, value, json_object_get(now, key)));
+  json_object_foreach(now, key, value)
+      MS_TRY(compare_key(path, key, json_object_get(then, key), value));
+  return MS_OK;
+}
+
+static ms_status check_config(const ms_model *m, const char *path) {
+  char *text = NULL;
+  json_t *then = NULL, *now = NULL;
+  ms_status st;
+  MS_TRY_OR(end, ms_model_config(m, &text));
+  MS_TRY_OR(end, ms_json_parse("the model's config.json", text, strlen(text), &now));
+  MS_TRY_OR(end, ms_json_read(path, MS_CONFIG_MAX_BYTES, &then));
+  st = compare_keys(path, then, now);
+end:
+  json_decref(then);
+  json_decref(now);
+  ms_text_free(text);
+  return st;
+}
+
 /* ---- state.json ---- */
 
 static ms_status describe_file(const char *folder, const char *name, json_t *files) {
@@ -432,20 +469,23 @@ static ms_status check_has_state(const char *path) {
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
   MS_REQUIRE(path && model && opt, "checkpoint: path, model or optimizer missing");
   json_t *all = NULL;
-  char *weights = NULL, *moments = NULL;
+  char *config = NULL, *weights = NULL, *moments = NULL;
   ms_status st;
   *state = NULL;
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   MS_TRY(check_has_state(path));
   MS_TRY(open_state(path, &all));
+  MS_TRY_OR(end, ms_text_format(&config, "%s/config.json", path));
   MS_TRY_OR(end, ms_text_format(&weights, "%s/model.safetensors", path));
   MS_TRY_OR(end, ms_text_format(&moments, "%s/" OPTIMIZER, path));
+  MS_TRY_OR(end, check_config(model, config));
   MS_TRY_OR(end, read_weights(model, weights));
   MS_TRY_OR(end, read_optimizer(opt, moments));
   st = ms_json_text(json_object_get(all, "state"), 0, state);
 end:
   ms_text_free(moments);
   ms_text_free(weights);
+  ms_text_free(config);
   json_decref(all);
   return st;
 }

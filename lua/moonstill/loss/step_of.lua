@@ -3,8 +3,8 @@
 --- whoever makes a step says here which batches are its own, and `learn` asks.
 ---
 --- A step has `step:norm(on)` (on: 'response' or 'all'); `step:record(batch, terms, results)`,
---- called before the core learns, when the results are not written yet, which gives the core's group
---- where this batch is the step's last; and `step:learnt(batch)`, called when that has gone well.
+--- called before the core learns, when the results are not written yet, which gives the core's
+--- group where this batch is the step's last; and `step:learnt(batch)`, called when it is learnt.
 
 local M = {}
 
