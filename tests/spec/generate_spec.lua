@@ -97,6 +97,8 @@ describe('generation', function()
     assert.equal(3, #answers[1])
     assert.same({ unpack(free_run, 1, 6) }, answers[2]) -- the end of another changes nothing
     assert.equal(0, #answers[3])
+    -- the cache has room for the context, whatever is asked for: one of 2^31 positions fits nowhere
+    assert.equal(context - 5, #model:generate({ prompt }, { max_new = 2 ^ 31 - 1 })[1])
     model:free()
   end)
 

@@ -299,6 +299,20 @@ describe('objectives: parameters and factors', function()
     assert.is_true(far[1][1] > 0.05)
   end)
 
+  it('tvd has no sign where the two agree to 1e-5 max(1, 1 / T)', function()
+    -- one id's logit differs by d: |lq - lp| is 3/4 d / T for that id and less for the others
+    local function slope(d, T)
+      local _, g = kd({ { 0, 0, 0, 0 } }, { { d, 0, 0, 0 } }, { objective = 'tvd', T = T, t_scale = 1 })
+      return g[1]
+    end
+    for _, T in ipairs { 0.01, 0.1, 0.5, 1, 2, 10 } do
+      local width = 1e-5 * math.max(1, 1 / T)
+      -- lp and lq are rounded to 1e-7, a hundredth of the width
+      assert.same({ 0, 0, 0, 0 }, slope(1.2 * width * T, T), 'T = ' .. T)
+      assert.is_true(slope(1.5 * width * T, T)[1] > 0.01 / T, 'T = ' .. T)
+    end
+  end)
+
   it('refuses what has no meaning', function()
     local function refused(pattern, o) tools.refused(pattern, kd, y, z, o) end
     refused('beta = 1.5 not in', { objective = 'js', parameter = 1.5 })

@@ -389,6 +389,15 @@ describe('a run', function()
     assert.is_false(tools.exists(out .. '/finished.json'))
   end)
 
+  it('that goes on from an earlier checkpoint of a finished one saves the student of that step', function()
+    local out = folder .. '/earlier'
+    finished(1, 'output=' .. out)
+    local step = '/checkpoints/step-00000016'
+    local err = finished(1, 'output=' .. out, 'max_steps=16', 'resume=' .. out .. step)
+    assert.truthy(err:find('the student is saved in ' .. out .. '/student after 16 steps', 1, true), err)
+    assert.equal(tools.read(out .. step .. '/model.safetensors'), tools.read(out .. '/student/model.safetensors'))
+  end)
+
   it('keeps what was good when it diverges, and goes on from there', function()
     for _, every in ipairs { 5, 1 } do -- and with a checkpoint of what is wrecked
       local out = ('%s/diverges-%d'):format(folder, every)
@@ -481,6 +490,12 @@ describe('a run', function()
     assert.truthy(why:find('saved in ' .. out .. '/checkpoints/step-00000008. A smaller optim.lr', 1, true), why)
     assert.equal(tools.read(out .. '/checkpoints/step-00000004/model.safetensors') ==
       tools.read(out .. '/checkpoints/step-00000008/model.safetensors'), false) -- step 5 is in it
+    -- a schedule sees no loss after a skipped step, neither its own nor an older one
+    local function loss_of(step)
+      return json.read(('%s/checkpoints/step-%08d/state.json'):format(out, step)).state.run.loss
+    end
+    assert.is_true(loss_of(4) > 0)
+    assert.is_nil(loss_of(8))
     for _ = 1, 2 do
       stops(('run: stopped after step 8 of 20, as the gradient was not finite in 3 steps in a row, and nothing has '
         .. 'changed since then: a smaller optim.lr, or optim.clip, may help; resume=%s/checkpoints/step-00000008 '
