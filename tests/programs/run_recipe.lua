@@ -13,11 +13,47 @@ M.config = { model_type = 'llama', architectures = { 'LlamaForCausalLM' }, vocab
   num_key_value_heads = 1, max_position_embeddings = 64, tie_word_embeddings = true,
   rms_norm_eps = 1e-5, hidden_act = 'silu', initializer_range = 0.3 }
 
---- A data set of `n` samples in memory: of 4 to 30 tokens, the second half of each an answer.
+-- Cuts a list of samples, one after the other, into parts of at most so many tokens.
+local function cut(samples, list, most)
+  local parts, room = {}, 0
+  for _, i in ipairs(list) do
+    local length = #samples[i].tokens
+    if #parts == 0 or length > room then parts[#parts + 1], room = {}, most end
+    table.insert(parts[#parts], i)
+    room = room - length
+  end
+  return parts
+end
+
+--- A data set in memory, of segments as `ms.batch` takes them, in another order in each epoch.
+--- @param samples table[]
+--- @param name string by which it is known from other data
+function M.set(samples, name)
+  local data, n = {}, #samples
+  function data:fingerprint() return name end -- luacheck: ignore 212
+
+  function data:steps(seed, epoch, size)
+    local order, list = ffi.new('int32_t[?]', n), {}
+    check(C.ms_permutation(seed, epoch, n, order))
+    for i = 1, n do list[i] = order[i - 1] + 1 end
+    local steps = cut(samples, list, size.tokens)
+    for i, step in ipairs(steps) do steps[i] = cut(samples, step, size.micro_tokens) end
+    return steps
+  end
+
+  function data:batch(list)
+    local segments = {}
+    for k, i in ipairs(list) do segments[k] = samples[i] end
+    return ms.batch(segments)
+  end
+  return data
+end
+
+--- A data set of `n` samples: of 4 to 30 tokens, the second half of each an answer.
 --- `shift` changes a token of the first one, and nothing that a plan depends on; `weightless` ones
 --- have no weight.
 function M.data(n, shift, weightless)
-  local data, samples = {}, {}
+  local samples = {}
   for i = 1, n do
     local length = 4 + i * 7 % 27
     local ids, tokens, response = tools.integers(length, i, M.config.vocab_size), {}, {}
@@ -28,36 +64,8 @@ function M.data(n, shift, weightless)
     samples[i] = { tokens = tokens, response = response,
       weight = weightless and 0 or 1 + i % 3 }
   end
-
   samples[1].tokens[1] = (samples[1].tokens[1] + (shift or 0)) % M.config.vocab_size
-  function data:fingerprint() return ('%d samples, shift %d'):format(n, shift or 0) end -- luacheck: ignore 212
-
-  local function cut(list, most)
-    local parts, room = {}, 0
-    for _, i in ipairs(list) do
-      local length = #samples[i].tokens
-      if #parts == 0 or length > room then parts[#parts + 1], room = {}, most end
-      table.insert(parts[#parts], i)
-      room = room - length
-    end
-    return parts
-  end
-
-  function data:steps(seed, epoch, size)
-    local order, list = ffi.new('int32_t[?]', n), {}
-    check(C.ms_permutation(seed, epoch, n, order))
-    for i = 1, n do list[i] = order[i - 1] + 1 end
-    local steps = cut(list, size.tokens)
-    for i, step in ipairs(steps) do steps[i] = cut(step, size.micro_tokens) end
-    return steps
-  end
-
-  function data:batch(list)
-    local segments = {}
-    for k, i in ipairs(list) do segments[k] = samples[i] end
-    return ms.batch(segments)
-  end
-  return data
+  return M.set(samples, ('%d samples, shift %d'):format(n, shift or 0))
 end
 
 M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f32', 'bf16' },
