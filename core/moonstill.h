@@ -330,7 +330,7 @@ void ms_model_free(ms_model *model);
 ms_status ms_model_check_finite(const ms_model *model);
 /* config.json as this model would write it. */
 ms_status ms_model_config(const ms_model *model, char **json);
-/* A JSON object of facts: family, parameters, layers, width, vocab, heads, kv_heads, head_dim,
+/* A JSON object of facts: family, parameters, layers, hidden_size, vocab, heads, kv_heads, head_dim,
  * dtype, tied, context, path; and "memory": bytes of each arena. */
 ms_status ms_model_info(const ms_model *model, char **json);
 /* Of configuration and weights: 32 hexadecimal digits, the same for models that compute the same. */

@@ -1,144 +1,100 @@
-/* activations.c - the arena of a pass: one allocation, laid out from the shape.
+/* activations.c - memory of passes: one arena for each that is alive, laid out from the shape.
  *
- * Kept for each layer: its input, q, k, v, attention's output with its log-sum-exps, the stream
- * between the halves, gate and up. What the norms and the MLP's product gave is computed again in
- * the backward pass, as it costs less than the memory. The last layer has less: only the rows that
- * are wanted go on after its attention. With recomputation only the inputs are kept
- * and the layers share the rest; with nothing to keep they work in place on one stream. */
+ * Saved for each layer: the stream before each block, and what the blocks say (lay_saved). With
+ * recomputation only the inputs of layers are saved and the layers share the rest; with nothing to save
+ * they work in place on one stream. A model keeps the arenas of passes that have ended for the next. */
 #include <math.h>
 #include <string.h>
 
 #include "../base/memory.h"
 #include "decoder.h"
 
-/* With no base it only adds up. */
-typedef struct cursor {
-  char *base;
-  size_t used;
-} cursor;
-
-static void *take_bytes(cursor *c, size_t bytes) {
+static void *take_bytes(ms_cursor *c, size_t bytes) {
   void *p = c->base ? c->base + c->used : NULL;
   c->used += (bytes + MS_ALIGN - 1) / MS_ALIGN * MS_ALIGN;
   return p;
 }
 
-static ms_act take(cursor *c, int dtype, int64_t count) {
+ms_act ms_take(ms_cursor *c, int dtype, int64_t count) {
   ms_act x = {NULL, dtype};
   x.at = take_bytes(c, ms_act_bytes(x, count));
   return x;
 }
-static float *take_f32(cursor *c, int64_t count) {
+float *ms_take_f32(ms_cursor *c, int64_t count) {
   return take_bytes(c, (size_t)count * sizeof(float));
 }
-static int32_t *take_i32(cursor *c, int64_t count) {
+static int32_t *take_i32(ms_cursor *c, int64_t count) {
   return take_bytes(c, (size_t)count * sizeof(int32_t));
 }
 
-static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static const ms_precision *precision_of(const ms_pass *pass) {
-  return &pass->model->dev->ops->precision;
+int64_t ms_logit_rows(const ms_pass *pass) {
+  const ms_model *m = pass->model;
+  int64_t budget = m->head_bytes ? m->head_bytes : MS_HEAD_BUDGET;
+  int64_t most = budget / (m->config.vocab * (int64_t)sizeof(float));
+  return ms_equal_part(pass->rows, ms_max(most, 1));
 }
 
-/* Bytes of the scratch that steps use one after the other. */
-static size_t wide_bytes(const ms_pass *pass) {
-  const ms_config *c = &pass->model->config;
-  const ms_precision *p = precision_of(pass);
-  size_t stream = ms_dtype_size(p->stream), product = ms_dtype_size(p->product);
-  int64_t n = pass->tokens, q = ms_q_width(c), kv = ms_kv_width(c), attention = 2 * (q + kv);
-  int64_t last = pass->rows * max(q, c->width);
-  /* backwards: rotated q and k where they are not kept; dy, dq, dk, dv */
-  if (pass->first < c->layers && c->qk_norm) attention += q + kv;
-  size_t attend = (size_t)(n * attention + last) * ms_dtype_size(p->attention);
-  size_t mlp = (size_t)(3 * ms_mlp_most(pass) * c->inner) * product;
-  size_t hidden = (size_t)(pass->rows * c->width) * stream;
-  return (size_t)max((int64_t)attend, max((int64_t)mlp, (int64_t)hidden));
+/* ---- the layout ---- */
+
+static size_t workspace_bytes(const ms_pass *pass) {
+  ms_act d_hidden = {NULL, ms_pass_precision(pass)->stream};
+  size_t hidden = ms_act_bytes(d_hidden, pass->rows * pass->model->config.hidden_size);
+  return (size_t)ms_max((int64_t)ms_layer_workspace(pass), (int64_t)hidden);
 }
 
-/* Everything of a layer but its input. */
-static void lay_kept(cursor *at, const ms_pass *pass, int32_t l, ms_kept *k) {
-  const ms_config *c = &pass->model->config;
-  const ms_precision *p = precision_of(pass);
-  int64_t n = pass->tokens, rows = ms_layer_rows(pass, l);
-  k->mid = take(at, p->stream, rows * c->width);
-  k->q = take(at, p->attention, n * ms_q_width(c));
-  k->k = take(at, p->attention, n * ms_kv_width(c));
-  k->v = take(at, p->attention, n * ms_kv_width(c));
-  k->y = take(at, p->attention, n * ms_q_width(c));
-  k->lse = take_f32(at, n * c->heads);
-  k->gate = take(at, p->product, rows * c->inner);
-  k->up = take(at, p->product, rows * c->inner);
-  k->rstd1 = take_f32(at, n);
-  k->rstd2 = take_f32(at, rows);
-  k->rstd_q = c->qk_norm ? take_f32(at, n * c->heads) : NULL;
-  k->rstd_k = c->qk_norm ? take_f32(at, n * c->kv_heads) : NULL;
+/* A layer that saves nothing: in place on the stream, the rest in the workspace. */
+static void lay_unsaved(const ms_cursor *at, const ms_pass *pass, int32_t l) {
+  const struct ms_activations *a = pass->act;
+  ms_saved *s = &a->layer[l];
+  memset(s, 0, sizeof *s);
+  s->x[MS_ATTENTION] = ms_has_backward(pass) ? a->layer[pass->first].x[MS_ATTENTION] : a->stream;
+  s->x[MS_MLP] = ms_is_last(pass, l) ? a->final : s->x[MS_ATTENTION];
+  if (at->base) ms_layer_lay_workspace(pass, s);
 }
 
-/* A layer that keeps nothing: in place on the stream, the rest in scratch. */
-static void lay_passing(cursor *at, const ms_pass *pass, int32_t l, ms_kept *k) {
-  const ms_config *c = &pass->model->config;
-  const struct ms_activations *a = pass->model->act;
-  int64_t n = pass->tokens, q = n * ms_q_width(c), kv = n * ms_kv_width(c);
-  memset(k, 0, sizeof *k);
-  k->x = pass->first < c->layers ? a->layer[pass->first].x : a->out;
-  k->mid = ms_is_last(pass, l) ? a->top : k->x;
-  if (!at->base) return;
-  k->q = ms_act_as(a->wide, precision_of(pass)->attention);
-  k->y = ms_act_at(k->q, q);
-  k->k = ms_act_at(k->y, q);
-  k->v = ms_act_at(k->k, kv);
-  k->y_rows = ms_is_last(pass, l) ? ms_act_at(k->v, kv) : k->y;
-  k->gate = ms_act_as(a->wide, precision_of(pass)->product);
-  k->up = ms_act_at(k->gate, ms_mlp_most(pass) * c->inner);
+static void lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l) {
+  ms_saved *layer = pass->act->layer;
+  if (!pass->model->recompute || l == pass->first)
+    ms_layer_lay_saved(at, pass, l, &layer[l]);
+  else
+    layer[l] = layer[pass->first];
+  layer[l].x[MS_ATTENTION] =
+      ms_take(at, ms_pass_precision(pass)->stream, pass->tokens * pass->model->config.hidden_size);
 }
 
-static void lay_inputs(cursor *at, const ms_pass *pass) {
-  struct ms_activations *a = pass->model->act;
+static void lay_inputs(ms_cursor *at, const ms_pass *pass) {
+  struct ms_activations *a = pass->act;
+  int64_t stepped = pass->step ? pass->tokens : 0;
   a->token = take_i32(at, pass->tokens);
   a->position = take_i32(at, pass->tokens);
   a->segment_start = take_i32(at, pass->segments + 1);
   a->row = take_i32(at, pass->rows);
-  a->slot = take_i32(at, pass->step ? pass->tokens : 0);
-  a->first = take_i32(at, pass->step ? pass->tokens : 0);
-  a->length = take_i32(at, pass->step ? pass->tokens : 0);
+  a->slot = take_i32(at, stepped);
+  a->first = take_i32(at, stepped);
+  a->length = take_i32(at, stepped);
 }
 
-static void lay(cursor *at, const ms_pass *pass) {
+static void lay(ms_cursor *at, const ms_pass *pass) {
   const ms_config *c = &pass->model->config;
-  struct ms_activations *a = pass->model->act;
-  const ms_precision *p = precision_of(pass);
-  int64_t stream = pass->tokens * c->width;
+  struct ms_activations *a = pass->act;
+  const ms_precision *p = ms_pass_precision(pass);
+  int64_t stream = pass->tokens * c->hidden_size, rows = pass->rows;
   lay_inputs(at, pass);
-  a->top = take(at, p->stream, pass->rows * c->width);
-  a->out = take(at, p->stream, stream);
-  a->norm = take(at, p->stream, stream);
-  a->d_norm = take(at, p->stream, pass->first < c->layers ? stream : 0);
-  a->rstd = take_f32(at, pass->rows);
-  a->wide = (ms_act){take_bytes(at, wide_bytes(pass)), p->product};
-  for (int32_t l = pass->first; l < c->layers; l++) {
-    if (!pass->model->recompute || l == pass->first)
-      lay_kept(at, pass, l, &a->layer[l]);
-    else
-      a->layer[l] = a->layer[pass->first];
-    a->layer[l].x = take(at, p->stream, stream);
-    a->layer[l].y_rows =
-        ms_is_last(pass, l) ? take(at, p->attention, pass->rows * ms_q_width(c)) : a->layer[l].y;
-  }
-  for (int32_t l = 0; l < pass->first; l++) lay_passing(at, pass, l, &a->layer[l]);
+  a->final = ms_take(at, p->stream, rows * c->hidden_size);
+  a->stream = ms_take(at, p->stream, stream);
+  a->d_stream = a->stream;
+  a->normed = ms_take(at, p->stream, stream);
+  a->d_normed = ms_take(at, p->stream, ms_has_backward(pass) ? stream : 0);
+  a->output = ms_take(at, p->stream, ms_layer_needs_output(pass->model) ? stream : 0);
+  a->y_rows = ms_take(at, p->attention, rows * ms_q_size(c));
+  a->final_rstd = ms_take_f32(at, rows);
+  a->workspace = (ms_act){take_bytes(at, workspace_bytes(pass)), p->product};
+  a->logits = ms_take_f32(at, pass->logits ? ms_logit_rows(pass) * c->vocab : 0);
+  for (int32_t l = pass->first; l < c->layers; l++) lay_saved(at, pass, l);
+  for (int32_t l = 0; l < pass->first; l++) lay_unsaved(at, pass, l);
 }
 
-/* The old arena goes first: its content is of no use and the two might not fit. */
-static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t bytes) {
-  if (bytes <= a->arena_bytes) return MS_OK;
-  ms_device_free(dev, a->arena, a->arena_bytes);
-  a->arena = NULL;
-  a->arena_bytes = 0;
-  MS_TRY(ms_device_alloc(dev, bytes, "activations",
-                         "fewer tokens in a batch, or recompute = true, need less", &a->arena));
-  a->arena_bytes = bytes;
-  return MS_OK;
-}
+/* ---- rope tables ---- */
 
 /* An angle is the f32 product, as in the libraries that models are trained with: what it is rounded
  * to belongs to the model. Its cosine and sine are exact but for their own rounding. */
@@ -153,25 +109,22 @@ static void fill_rope(const ms_config *c, float *host, int64_t positions) {
     }
 }
 
-/* Tables for every position this pass can meet; doubled, so that decoding seldom grows them. */
-static ms_status grow_rope(ms_device *dev, const ms_config *c, struct ms_activations *a,
-                           int64_t need) {
+/* Tables for every position below `need`; doubled, so that decoding seldom grows them. */
+static ms_status grow_rope(ms_device *dev, const ms_config *c, ms_rope_tables *rope, int64_t need) {
   void *host = NULL, *p = NULL;
   int64_t positions = 256;
   while (positions < need) positions *= 2;
-  if (positions > c->context) positions = max(need, c->context);
-  size_t half = (size_t)c->rotary / 2, bytes = 2 * half * (size_t)positions * 4;
+  if (positions > c->context) positions = ms_max(need, c->context);
+  size_t half = (size_t)c->rotary / 2, bytes = 2 * half * (size_t)positions * sizeof(float);
   ms_status st = MS_OK;
 
-  if (need <= a->positions || !half) return MS_OK;
+  if (need <= rope->positions || !half) return MS_OK;
   MS_TRY(ms_alloc_undefined(bytes, "rope tables", &host));
   fill_rope(c, host, positions);
   MS_TRY_OR(end, ms_device_new(dev, bytes, &p));
   MS_TRY_OR(end, MS_OP(dev, write, p, host, bytes));
-  ms_device_free(dev, a->rope, a->rope_bytes);
-  a->rope = p;
-  a->rope_bytes = bytes;
-  a->positions = positions;
+  ms_device_free(dev, rope->table, rope->bytes);
+  *rope = (ms_rope_tables){p, bytes, positions};
   p = NULL;
 end:
   ms_device_free(dev, p, bytes);
@@ -179,57 +132,110 @@ end:
   return st;
 }
 
-static ms_status new_activations(ms_model *model) {
+/* ---- the activations of a model ---- */
+
+static ms_status new_activations(ms_model *m, struct ms_activations **out) {
   void *p, *layer;
-  if (model->act) return MS_OK;
-  MS_TRY(ms_alloc((size_t)model->config.layers * sizeof(ms_kept), "activations", &layer));
-  ms_status st = ms_alloc(sizeof *model->act, "activations", &p);
+  *out = NULL;
+  MS_TRY(ms_alloc((size_t)m->config.layers * sizeof(ms_saved), "activations", &layer));
+  ms_status st = ms_alloc(sizeof **out, "activations", &p);
   if (st != MS_OK) {
     ms_free(layer);
     return st;
   }
-  model->act = p;
-  model->act->layer = layer;
+  *out = p;
+  (*out)->layer = layer;
+  (*out)->next = m->act;
+  m->act = *out;
+  return MS_OK;
+}
+
+/* Of those that no pass has the smallest with `bytes`, or else the largest; NULL when all are busy. */
+static struct ms_activations *find_idle(const ms_model *m, size_t bytes) {
+  struct ms_activations *best = NULL;
+  for (struct ms_activations *a = m->act; a; a = a->next) {
+    if (a->busy) continue;
+    int fits = a->bytes >= bytes, better = best && best->bytes >= bytes;
+    if (!best || (fits && (!better || a->bytes < best->bytes)) ||
+        (!fits && !better && a->bytes > best->bytes))
+      best = a;
+  }
+  return best;
+}
+
+static size_t measure(const ms_pass *pass) {
+  ms_cursor at = {NULL, 0};
+  lay(&at, pass);
+  return at.used;
+}
+
+/* A pass that has none yet gets activations. */
+static ms_status begin(ms_pass *pass) {
+  ms_model *m = pass->model;
+  if (pass->act) return MS_OK;
+  pass->act = find_idle(m, 0);
+  if (!pass->act) MS_TRY(new_activations(m, &pass->act));
+  pass->act = find_idle(m, measure(pass));
+  pass->act->busy = 1;
+  return MS_OK;
+}
+
+/* The old arena goes first: its content is of no use and the two might not fit. */
+static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t bytes) {
+  if (bytes <= a->bytes) return MS_OK;
+  ms_device_free(dev, a->arena, a->bytes);
+  a->arena = NULL;
+  a->bytes = 0;
+  MS_TRY(ms_device_alloc(dev, bytes, "activations",
+                         "fewer tokens in a batch, or recompute = true, need less", &a->arena));
+  a->bytes = bytes;
   return MS_OK;
 }
 
 static ms_status write_inputs(const ms_pass *pass) {
   ms_device *dev = pass->model->dev;
-  struct ms_activations *a = pass->model->act;
-  size_t n = (size_t)pass->tokens * 4;
+  struct ms_activations *a = pass->act;
+  size_t n = (size_t)pass->tokens * sizeof(int32_t);
   MS_TRY(MS_OP(dev, write, a->token, pass->token, n));
   MS_TRY(MS_OP(dev, write, a->position, pass->position, n));
-  MS_TRY(
-      MS_OP(dev, write, a->segment_start, pass->segment_start, (size_t)(pass->segments + 1) * 4));
-  if (pass->rows) MS_TRY(MS_OP(dev, write, a->row, pass->row, (size_t)pass->rows * 4));
-  if (pass->step) MS_TRY(MS_OP(dev, write, a->slot, pass->slot, n));
-  return MS_OK;
+  MS_TRY(MS_OP(dev, write, a->segment_start, pass->segment_start,
+               (size_t)(pass->segments + 1) * sizeof(int32_t)));
+  if (pass->rows)
+    MS_TRY(MS_OP(dev, write, a->row, pass->row, (size_t)pass->rows * sizeof(int32_t)));
+  return pass->step ? MS_OP(dev, write, a->slot, pass->slot, n) : MS_OK;
 }
 
-ms_status ms_pass_prepare(const ms_pass *pass) {
-  ms_model *model = pass->model;
+ms_status ms_pass_prepare(ms_pass *pass) {
+  ms_model *m = pass->model;
   int32_t last = 0;
-  MS_TRY(new_activations(model));
   for (int64_t t = 0; t < pass->tokens; t++)
     if (pass->position[t] > last) last = pass->position[t];
-  MS_TRY(grow_rope(model->dev, &model->config, model->act, (int64_t)last + 1));
-  cursor at = {NULL, 0};
-  lay(&at, pass);
-  MS_TRY(grow_arena(model->dev, model->act, at.used));
-  at = (cursor){model->act->arena, 0};
+  MS_TRY(grow_rope(m->dev, &m->config, &m->rope, (int64_t)last + 1));
+  MS_TRY(begin(pass));
+  MS_TRY(grow_arena(m->dev, pass->act, measure(pass)));
+  ms_cursor at = {pass->act->arena, 0};
   lay(&at, pass);
   return write_inputs(pass);
 }
 
-void ms_activations_free(ms_device *dev, struct ms_activations *act) {
-  if (!act) return;
-  ms_device_free(dev, act->arena, act->arena_bytes);
-  ms_device_free(dev, act->rope, act->rope_bytes);
-  ms_head_space_free(&act->head);
-  ms_free(act->layer);
-  ms_free(act);
+void ms_pass_end(ms_pass *pass) {
+  if (pass->act) pass->act->busy = 0;
+  pass->act = NULL;
 }
 
-size_t ms_activations_bytes(const struct ms_activations *act) {
-  return act ? act->arena_bytes + act->rope_bytes + act->head.bytes : 0;
+void ms_activations_free(ms_model *m) {
+  for (struct ms_activations *a = m->act, *next; a; a = next) {
+    next = a->next;
+    ms_device_free(m->dev, a->arena, a->bytes);
+    ms_free(a->layer);
+    ms_free(a);
+  }
+  ms_device_free(m->dev, m->rope.table, m->rope.bytes);
+  ms_head_space_free(&m->head_space);
+}
+
+size_t ms_activations_bytes(const ms_model *m) {
+  size_t bytes = m->rope.bytes + m->head_space.bytes;
+  for (const struct ms_activations *a = m->act; a; a = a->next) bytes += a->bytes;
+  return bytes;
 }

@@ -14,7 +14,7 @@
 #include "family.h"
 
 /* Bounds that keep every product of sizes far inside int64. */
-enum { MAX_LAYERS = 4096, MAX_HEADS = 1 << 16, MAX_WIDTH = 1 << 24 };
+enum { MAX_LAYERS = 4096, MAX_HEADS = 1 << 16, MAX_SIZE = 1 << 24 };
 /* What the kernels of attention take at most (moonstill.h says so of ms_attention). */
 enum { MAX_HEAD_DIM = 256 };
 
@@ -212,10 +212,10 @@ static ms_status read_heads(const reader *r, ms_config *c) {
   if (f->head_dim || (dim && !json_is_null(dim))) {
     MS_TRY(get_int32(r, "head_dim", f->head_dim, MAX_HEAD_DIM, &c->head_dim));
   } else {
-    if (c->width % c->heads || c->width / c->heads > MAX_HEAD_DIM)
+    if (c->hidden_size % c->heads || c->hidden_size / c->heads > MAX_HEAD_DIM)
       return MS_FAIL(MS_EIO, "%s: 'hidden_size' %lld in %d heads makes no head_dim in 1..%d",
-                     r->name, (long long)c->width, c->heads, MAX_HEAD_DIM);
-    c->head_dim = (int32_t)(c->width / c->heads);
+                     r->name, (long long)c->hidden_size, c->heads, MAX_HEAD_DIM);
+    c->head_dim = (int32_t)(c->hidden_size / c->heads);
   }
   if (c->head_dim % 2)
     return MS_FAIL(MS_EIO, "%s: head_dim %d is odd, which cannot be rotated", r->name, c->head_dim);
@@ -226,8 +226,9 @@ static ms_status read_sizes(const reader *r, ms_config *c) {
   const ms_family *f = r->family;
   double eps;
   MS_TRY(get_integer(r, "vocab_size", f->vocab, 1, INT32_MAX, &c->vocab));
-  MS_TRY(get_integer(r, "hidden_size", f->width, 1, MAX_WIDTH, &c->width));
-  MS_TRY(get_integer(r, "intermediate_size", f->inner, 1, MAX_WIDTH, &c->inner));
+  MS_TRY(get_integer(r, "hidden_size", f->hidden_size, 1, MAX_SIZE, &c->hidden_size));
+  MS_TRY(get_integer(r, "intermediate_size", f->intermediate_size, 1, MAX_SIZE,
+                     &c->intermediate_size));
   MS_TRY(get_int32(r, "num_hidden_layers", f->layers, MAX_LAYERS, &c->layers));
   MS_TRY(get_integer(r, "max_position_embeddings", f->context, 1, INT32_MAX, &c->context));
   MS_TRY(read_heads(r, c));

@@ -1,8 +1,8 @@
-/* decoder.h - one pass of the decoder over rows of tokens, as learn.c and generate.c use it.
+/* decoder.h - passes of the decoder over rows of tokens, and the blocks that its layers are made of.
  *
- * A pass says what goes in and what is kept. Its activations live in one arena of the model, laid
- * out anew for each pass by activations.c and grown when a pass needs more; so at most one pass of
- * a model is alive at a time, and its pointers are good until the next one starts. */
+ * A layer is two blocks, attention and the MLP. Each reads the stream through a norm and returns its
+ * output; layer.c alone adds outputs to the stream. A block is a const record of functions (ms_block)
+ * in a file of its own: what memory it needs, its forward and its backward pass. */
 #ifndef MS_DECODER_H
 #define MS_DECODER_H
 #include "../loss/head.h"
@@ -14,8 +14,13 @@ typedef struct ms_cache {
   int64_t slots, capacity;
 } ms_cache;
 
-/* Input pointers are host memory. With a cache and `step` 0, segment i fills slot[i]; with `step` 1
- * each token is a segment of its own that continues slot[i] at position[i]. */
+/* What goes through the decoder, what is saved, and the memory for it. Input pointers are host memory.
+ * With a cache and `step` 0, segment i fills slot[i]; with `step` 1 each token is a segment of its own
+ * that continues slot[i] at position[i].
+ *
+ * Several passes of one model may be alive at once. A pass has activations of its own from its first
+ * ms_pass_forward to ms_pass_end; results of ms_pass_forward are good until the next one of the same
+ * pass, which may have other inputs. */
 typedef struct ms_pass {
   ms_model *model;
   int64_t tokens, segments;
@@ -23,58 +28,85 @@ typedef struct ms_pass {
   const int32_t *segment_start;    /* [segments + 1] */
   int64_t rows;                    /* positions whose final state is wanted, at least one */
   const int32_t *row;              /* [rows], ascending when there is a backward pass */
-  int32_t first;                   /* layers from here on are kept for the backward pass */
+  int32_t first;                   /* layers from here on are saved for the backward pass */
+  int logits;                      /* whether ms_pass_logits will be called */
   ms_cache *cache;
   const int32_t *slot; /* [segments] */
   int32_t *range;      /* [2, tokens] scratch of the caller, with `step` */
   int step;
+  struct ms_activations *act; /* NULL at first */
 } ms_pass;
 
-/* What a layer's forward pass leaves for its backward pass, or scratch where nothing is kept. What
- * has `rows` is of ms_layer_rows only. */
-typedef struct ms_kept {
-  ms_act x, mid;          /* [tokens, width] and [rows, width]: before attention, before the MLP */
+/* What a layer's forward pass saves for its backward pass; scratch where nothing is saved. What has
+ * `rows` is of ms_layer_rows only. */
+typedef struct ms_saved {
+  ms_act x[MS_BLOCKS];      /* the stream before each block: [tokens, hidden], [rows, hidden] */
+  float *rstd[MS_BLOCKS];   /* of the norm before it: [tokens], [rows] */
+  ms_act output[MS_BLOCKS]; /* [rows, hidden] of the block, where a norm follows */
+  float *output_rstd[MS_BLOCKS]; /* [rows] of that norm */
   ms_act q, k, v;         /* [tokens, heads * head_dim] and kv_heads twice; q and k rotated, but as
-                             projected where they have a norm of their own and are kept */
+                             projected where they have a norm of their own and are saved */
   ms_act y;               /* attention's [tokens, heads * head_dim] */
   float *lse;             /* [tokens, heads] */
-  ms_act y_rows;          /* [rows, heads * head_dim]: `y` but in the last layer */
-  ms_act gate, up;        /* [rows, inner]; of one block of rows where nothing is kept */
-  float *rstd1, *rstd2;   /* [tokens] and [rows] */
-  float *rstd_q, *rstd_k; /* [tokens, heads] and [tokens, kv_heads] */
-} ms_kept;
+  float *rstd_q, *rstd_k; /* of the norms of q and k */
+  ms_act gate, up;        /* [rows, intermediate]; of one part of the rows where nothing is saved */
+} ms_saved;
 
+/* Activations of one pass. Everything but `layer` lies in the arena, laid out anew for each pass. */
 struct ms_activations {
+  struct ms_activations *next; /* the model's list */
+  int busy;                    /* a pass has it */
   void *arena;
-  size_t arena_bytes;
-  float *rope; /* cosines, then sines: [positions, rotary / 2] each */
-  size_t rope_bytes;
-  int64_t positions;
-  ms_kept *layer;     /* [layers], host */
-  ms_head_space head; /* the fused head's workspace */
-
-  /* of the present pass, in the arena */
+  size_t bytes;
+  ms_saved *layer; /* [layers], host */
   int32_t *token, *position, *segment_start, *row, *slot, *first, *length;
-  ms_act top;    /* [rows, width] what leaves the last layer */
-  ms_act out;    /* [tokens, width] the stream where nothing is kept; backwards, its gradient */
-  ms_act norm;   /* [tokens, width] what a norm gave */
-  ms_act d_norm; /* [tokens, width] its gradient; only when something is kept */
-  float *rstd;   /* [rows] of the final norm */
-  ms_act wide;   /* scratch, the widest thing any step needs; its dtype is the step's to say */
+  ms_act final;    /* [rows, hidden] what leaves the last layer */
+  ms_act stream;   /* [tokens, hidden] the stream where nothing is saved */
+  ms_act d_stream; /* the same memory: backwards, d loss / d stream */
+  ms_act normed; /* [tokens, hidden] what a norm gave: a block's input, its output, final states */
+  ms_act d_normed; /* [tokens, hidden] the gradient of a block's input; only with a backward pass */
+  ms_act
+      output; /* [tokens, hidden] a block's output or its gradient; only where it needs a place */
+  ms_act y_rows;     /* [rows, heads * head_dim] attention's y of the last layer */
+  float *final_rstd; /* [rows] of the final norm */
+  ms_act workspace;  /* for the step at hand; its dtype is the step's to say */
+  float *logits;     /* [ms_logit_rows, vocab] when the pass wants logits */
 };
 
-/* The MLP runs in equal blocks of at most this many rows: its widest scratch does not grow with
- * the batch, and the split depends on the shape alone. */
-enum { MS_MLP_ROWS = 2048 };
-static inline int64_t ms_mlp_block(int64_t rows) {
-  int64_t blocks = (rows + MS_MLP_ROWS - 1) / MS_MLP_ROWS;
-  return (rows + blocks - 1) / blocks;
-}
-/* Rows of the block that starts at `row`. */
-static inline int64_t ms_mlp_rows(int64_t rows, int64_t row) {
-  int64_t block = ms_mlp_block(rows);
-  return rows - row < block ? rows - row : block;
-}
+/* Memory is given out from `base`; with no base it only adds up. */
+typedef struct ms_cursor {
+  char *base;
+  size_t used;
+} ms_cursor;
+ms_act ms_take(ms_cursor *c, int dtype, int64_t count);
+float *ms_take_f32(ms_cursor *c, int64_t count);
+
+/* Where a block's output, or a gradient, goes: it is set, or with `add` added to what is there. */
+typedef struct ms_into {
+  ms_act at;
+  int add;
+} ms_into;
+
+/* A kind of block. Its rows go through it `rows_at_once` at a time: rows row .. row + rows of its input;
+ * `h` is that input, `out` and `d_out` the same rows of its output. A pass that saves nothing for layer
+ * l gives it workspace. */
+typedef struct ms_block {
+  void (*lay_saved)(ms_cursor *at, const ms_pass *pass, int32_t l, ms_saved *s);
+  void (*lay_workspace)(const ms_pass *pass, ms_saved *s);
+  size_t (*workspace)(const ms_pass *pass); /* bytes, for forward and backward */
+  int64_t (*rows_at_once)(int64_t rows);
+  int (*trains)(const ms_layer *w);       /* whether any of its parameters is trained */
+  int (*trains_input)(const ms_layer *w); /* whether one is that multiplies h */
+  /* out.at NULL: only what the backward pass needs */
+  ms_status (*forward)(const ms_pass *pass, int32_t l, int64_t row, int64_t rows, ms_act h,
+                       ms_into out);
+  /* d_h NULL: not wanted; h is there where trains_input */
+  ms_status (*backward)(const ms_pass *pass, int32_t l, int64_t row, int64_t rows, ms_act d_h,
+                        ms_act d_out, ms_act h);
+} ms_block;
+extern const ms_block ms_block_attention, ms_block_mlp;
+
+/* ---- facts of a pass ---- */
 
 /* After attention the last layer goes on with the rows that are wanted alone. */
 static inline int ms_is_last(const ms_pass *pass, int32_t l) {
@@ -83,38 +115,82 @@ static inline int ms_is_last(const ms_pass *pass, int32_t l) {
 static inline int64_t ms_layer_rows(const ms_pass *pass, int32_t l) {
   return ms_is_last(pass, l) ? pass->rows : pass->tokens;
 }
-/* The largest block of any layer. */
-static inline int64_t ms_mlp_most(const ms_pass *pass) {
-  int64_t all = ms_mlp_block(pass->tokens), last = ms_mlp_block(pass->rows);
-  return all > last ? all : last;
+static inline int ms_is_saved(const ms_pass *pass, int32_t l) { return l >= pass->first; }
+static inline int ms_has_backward(const ms_pass *pass) {
+  return pass->first < pass->model->config.layers;
 }
+static inline int64_t ms_q_size(const ms_config *c) { return (int64_t)c->heads * c->head_dim; }
+static inline int64_t ms_kv_size(const ms_config *c) { return (int64_t)c->kv_heads * c->head_dim; }
+static inline const ms_precision *ms_pass_precision(const ms_pass *pass) {
+  return &pass->model->dev->ops->precision;
+}
+/* Rows are cut into equal parts of at most `most`: the split depends on the shape alone. */
+static inline int64_t ms_equal_part(int64_t rows, int64_t most) {
+  int64_t parts = (rows + most - 1) / most;
+  return parts ? (rows + parts - 1) / parts : 0;
+}
+static inline int64_t ms_part_rows(int64_t rows, int64_t row, int64_t part) {
+  return rows - row < part ? rows - row : part;
+}
+static inline int64_t ms_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline float *ms_row_of(float *x, int64_t row) { return x ? x + row : NULL; }
+static const ms_act ms_no_act = {NULL, MS_F32};
 
-static inline int ms_is_kept(const ms_pass *pass, int32_t l) { return l >= pass->first; }
-static inline int64_t ms_q_width(const ms_config *c) { return (int64_t)c->heads * c->head_dim; }
-static inline int64_t ms_kv_width(const ms_config *c) { return (int64_t)c->kv_heads * c->head_dim; }
+/* ---- project.c: what blocks are made of ---- */
 
-/* activations.c: arena and rope tables for this pass, inputs written to the device. */
-ms_status ms_pass_prepare(const ms_pass *pass);
+/* y[rows, out] = x[rows, in] w^T + bias, or added to y */
+ms_status ms_project(const ms_model *m, ms_into y, ms_act x, ms_slice w, ms_slice bias,
+                     int64_t rows, int64_t in, int64_t out);
+/* Its gradients, those of weights added; dx.at NULL: not wanted. */
+ms_status ms_project_backward(const ms_model *m, ms_into dx, ms_slice w, ms_slice bias, ms_act dy,
+                              ms_act x, int64_t rows, int64_t in, int64_t out);
+/* y = norm of x, rstd NULL: not wanted */
+ms_status ms_norm(const ms_model *m, ms_act y, float *rstd, ms_act x, ms_slice w, int64_t rows,
+                  int64_t cols);
+ms_status ms_norm_backward(const ms_model *m, ms_into dx, ms_act dy, ms_act x, const float *rstd,
+                           ms_slice w, int64_t rows, int64_t cols);
+static inline ms_into ms_set(ms_act x) { return (ms_into){x, 0}; }
+static inline ms_into ms_add_to(ms_act x) { return (ms_into){x, 1}; }
+static inline int ms_trained(ms_slice w, ms_slice bias) { return w.g || bias.g; }
 
-/* decoder.c: *hidden is [rows, width] after the final norm, on the device. */
-ms_status ms_pass_forward(const ms_pass *pass, ms_act *hidden);
+/* ---- activations.c ---- */
+
+/* Memory and rope tables for this pass, inputs written to the device. */
+ms_status ms_pass_prepare(ms_pass *pass);
+/* Gives the activations back; a pass that has none is fine. */
+void ms_pass_end(ms_pass *pass);
+/* Rows of logits that are made at once. */
+int64_t ms_logit_rows(const ms_pass *pass);
+
+/* ---- layer.c ---- */
+
 /* One layer from its input on; nothing `to`: only what the backward pass needs, for recomputation. */
 ms_status ms_layer_forward(const ms_pass *pass, int32_t l, ms_act to);
-/* Where the gradient of the final states goes, [rows, width]. */
-ms_act ms_pass_d_hidden(const ms_pass *pass);
-/* q and k as attention sees them, from kept ones; into the first part of `wide` where they have a
- * norm of their own. */
-ms_status ms_layer_rotate(const ms_pass *pass, int32_t l, ms_act *q, ms_act *k);
-ms_attention_shape ms_layer_attention(const ms_pass *pass, int32_t l);
+ms_status ms_layer_backward(const ms_pass *pass, int32_t l);
+int ms_layer_trains(const ms_layer *w);
+/* Memory of layer l's blocks, but for the stream at its input. */
+void ms_layer_lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l, ms_saved *s);
+void ms_layer_lay_workspace(const ms_pass *pass, ms_saved *s);
+size_t ms_layer_workspace(const ms_pass *pass);
+/* Whether outputs need a place of their own before they can be added to the stream. */
+int ms_layer_needs_output(const ms_model *m);
 
-/* backward.c: the first layer that has anything to do in the backward pass; layers: none has. */
-int32_t ms_model_first(const ms_model *model);
+/* ---- decoder.c ---- */
+
+/* *hidden is [rows, hidden] after the final norm, on the device. */
+ms_status ms_pass_forward(ms_pass *pass, ms_act *hidden);
+/* Where the gradient of the final states goes, [rows, hidden]. */
+ms_act ms_pass_d_hidden(const ms_pass *pass);
 /* From the gradient in ms_pass_d_hidden to gradients of all parameters that are not frozen. */
 ms_status ms_pass_backward(const ms_pass *pass);
+/* The first layer that has anything to do in the backward pass; layers: none has. */
+int32_t ms_model_first(const ms_model *model);
 
-/* learn.c: ids against the vocabulary, lengths against the context. */
+/* ---- learn.c ---- */
+
+/* Ids against the vocabulary, lengths against the context. */
 ms_status ms_batch_check(const ms_model *model, const ms_batch *batch);
-/* Logits of final states as a softmax would take them, to the host: [rows, vocab]. */
-ms_status ms_hidden_logits(const ms_model *model, ms_act hidden, int64_t rows, float *logits);
+/* Logits of the pass's final states as a softmax would take them, to the host: [rows, vocab]. */
+ms_status ms_pass_logits(const ms_pass *pass, ms_act hidden, float *logits);
 
 #endif

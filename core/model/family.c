@@ -19,40 +19,40 @@
 
 /* What llama began and most families keep, in the order in which transformers stores it. */
 static const ms_weight plain[] = {
-    MATRIX("self_attn.q_proj.weight", q, MS_DIM_Q, MS_DIM_WIDTH),
+    MATRIX("self_attn.q_proj.weight", q, MS_DIM_Q, MS_DIM_HIDDEN),
     VECTOR("self_attn.q_proj.bias", q_bias, MS_DIM_Q, MS_IF_QKV_BIAS),
-    MATRIX("self_attn.k_proj.weight", k, MS_DIM_KV, MS_DIM_WIDTH),
+    MATRIX("self_attn.k_proj.weight", k, MS_DIM_KV, MS_DIM_HIDDEN),
     VECTOR("self_attn.k_proj.bias", k_bias, MS_DIM_KV, MS_IF_QKV_BIAS),
-    MATRIX("self_attn.v_proj.weight", v, MS_DIM_KV, MS_DIM_WIDTH),
+    MATRIX("self_attn.v_proj.weight", v, MS_DIM_KV, MS_DIM_HIDDEN),
     VECTOR("self_attn.v_proj.bias", v_bias, MS_DIM_KV, MS_IF_QKV_BIAS),
-    MATRIX("self_attn.o_proj.weight", o, MS_DIM_WIDTH, MS_DIM_Q),
-    VECTOR("self_attn.o_proj.bias", o_bias, MS_DIM_WIDTH, MS_IF_O_BIAS),
+    MATRIX("self_attn.o_proj.weight", o, MS_DIM_HIDDEN, MS_DIM_Q),
+    VECTOR("self_attn.o_proj.bias", o_bias, MS_DIM_HIDDEN, MS_IF_O_BIAS),
     VECTOR("self_attn.q_norm.weight", q_norm, MS_DIM_HEAD, MS_IF_QK_NORM),
     VECTOR("self_attn.k_norm.weight", k_norm, MS_DIM_HEAD, MS_IF_QK_NORM),
-    MATRIX("mlp.gate_proj.weight", gate, MS_DIM_INNER, MS_DIM_WIDTH),
-    VECTOR("mlp.gate_proj.bias", gate_bias, MS_DIM_INNER, MS_IF_MLP_BIAS),
-    MATRIX("mlp.up_proj.weight", up, MS_DIM_INNER, MS_DIM_WIDTH),
-    VECTOR("mlp.up_proj.bias", up_bias, MS_DIM_INNER, MS_IF_MLP_BIAS),
-    MATRIX("mlp.down_proj.weight", down, MS_DIM_WIDTH, MS_DIM_INNER),
-    VECTOR("mlp.down_proj.bias", down_bias, MS_DIM_WIDTH, MS_IF_MLP_BIAS),
-    VECTOR("input_layernorm.weight", norm1, MS_DIM_WIDTH, MS_ALWAYS),
-    VECTOR("post_attention_layernorm.weight", norm2, MS_DIM_WIDTH, MS_ALWAYS),
+    MATRIX("mlp.gate_proj.weight", gate, MS_DIM_INTERMEDIATE, MS_DIM_HIDDEN),
+    VECTOR("mlp.gate_proj.bias", gate_bias, MS_DIM_INTERMEDIATE, MS_IF_MLP_BIAS),
+    MATRIX("mlp.up_proj.weight", up, MS_DIM_INTERMEDIATE, MS_DIM_HIDDEN),
+    VECTOR("mlp.up_proj.bias", up_bias, MS_DIM_INTERMEDIATE, MS_IF_MLP_BIAS),
+    MATRIX("mlp.down_proj.weight", down, MS_DIM_HIDDEN, MS_DIM_INTERMEDIATE),
+    VECTOR("mlp.down_proj.bias", down_bias, MS_DIM_HIDDEN, MS_IF_MLP_BIAS),
+    VECTOR("input_layernorm.weight", pre_norm[MS_ATTENTION], MS_DIM_HIDDEN, MS_ALWAYS),
+    VECTOR("post_attention_layernorm.weight", pre_norm[MS_MLP], MS_DIM_HIDDEN, MS_ALWAYS),
     {0}};
 
 /* q, k and v in one matrix, gate and up in another. */
 static const ms_weight fused[] = {
-    MATRIX("self_attn.o_proj.weight", o, MS_DIM_WIDTH, MS_DIM_Q),
+    MATRIX("self_attn.o_proj.weight", o, MS_DIM_HIDDEN, MS_DIM_Q),
     {"self_attn.qkv_proj.weight",
-     MS_DIM_WIDTH,
+     MS_DIM_HIDDEN,
      MS_ALWAYS,
      {{SLICE(q), MS_DIM_Q}, {SLICE(k), MS_DIM_KV}, {SLICE(v), MS_DIM_KV}}},
     {"mlp.gate_up_proj.weight",
-     MS_DIM_WIDTH,
+     MS_DIM_HIDDEN,
      MS_ALWAYS,
-     {{SLICE(gate), MS_DIM_INNER}, {SLICE(up), MS_DIM_INNER}}},
-    MATRIX("mlp.down_proj.weight", down, MS_DIM_WIDTH, MS_DIM_INNER),
-    VECTOR("input_layernorm.weight", norm1, MS_DIM_WIDTH, MS_ALWAYS),
-    VECTOR("post_attention_layernorm.weight", norm2, MS_DIM_WIDTH, MS_ALWAYS),
+     {{SLICE(gate), MS_DIM_INTERMEDIATE}, {SLICE(up), MS_DIM_INTERMEDIATE}}},
+    MATRIX("mlp.down_proj.weight", down, MS_DIM_HIDDEN, MS_DIM_INTERMEDIATE),
+    VECTOR("input_layernorm.weight", pre_norm[MS_ATTENTION], MS_DIM_HIDDEN, MS_ALWAYS),
+    VECTOR("post_attention_layernorm.weight", pre_norm[MS_MLP], MS_DIM_HIDDEN, MS_ALWAYS),
     {0}};
 
 static const ms_family families[] = {
@@ -61,8 +61,8 @@ static const ms_family families[] = {
      .weight = plain,
      .keys = "attention_bias mlp_bias",
      .vocab = 32000,
-     .width = 4096,
-     .inner = 11008,
+     .hidden_size = 4096,
+     .intermediate_size = 11008,
      .layers = 32,
      .heads = 32,
      .context = 2048,
@@ -73,8 +73,8 @@ static const ms_family families[] = {
      .weight = plain,
      .keys = "sliding_window",
      .vocab = 32000,
-     .width = 4096,
-     .inner = 14336,
+     .hidden_size = 4096,
+     .intermediate_size = 14336,
      .layers = 32,
      .heads = 32,
      .kv_heads = 8,
@@ -88,8 +88,8 @@ static const ms_family families[] = {
      .weight = plain,
      .keys = "sliding_window use_sliding_window max_window_layers",
      .vocab = 151936,
-     .width = 4096,
-     .inner = 22016,
+     .hidden_size = 4096,
+     .intermediate_size = 22016,
      .layers = 32,
      .heads = 32,
      .kv_heads = 32,
@@ -104,8 +104,8 @@ static const ms_family families[] = {
      .weight = plain,
      .keys = "attention_bias sliding_window use_sliding_window max_window_layers",
      .vocab = 151936,
-     .width = 4096,
-     .inner = 22016,
+     .hidden_size = 4096,
+     .intermediate_size = 22016,
      .layers = 32,
      .heads = 32,
      .kv_heads = 32,
@@ -121,8 +121,8 @@ static const ms_family families[] = {
      .weight = fused,
      .keys = "sliding_window original_max_position_embeddings",
      .vocab = 32064,
-     .width = 3072,
-     .inner = 8192,
+     .hidden_size = 3072,
+     .intermediate_size = 8192,
      .layers = 32,
      .heads = 32,
      .context = 4096,
@@ -142,8 +142,8 @@ const char *ms_family_names(void) { return "llama, mistral, qwen2, qwen3, phi3";
 
 int64_t ms_dim_size(const ms_config *c, ms_dim dim) {
   switch (dim) {
-    case MS_DIM_WIDTH: return c->width;
-    case MS_DIM_INNER: return c->inner;
+    case MS_DIM_HIDDEN: return c->hidden_size;
+    case MS_DIM_INTERMEDIATE: return c->intermediate_size;
     case MS_DIM_Q: return (int64_t)c->heads * c->head_dim;
     case MS_DIM_KV: return (int64_t)c->kv_heads * c->head_dim;
     case MS_DIM_HEAD: return c->head_dim;

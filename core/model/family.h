@@ -9,8 +9,8 @@
 /* Sizes that shapes are made of. */
 typedef enum ms_dim {
   MS_DIM_NONE,
-  MS_DIM_WIDTH,
-  MS_DIM_INNER,
+  MS_DIM_HIDDEN,
+  MS_DIM_INTERMEDIATE,
   MS_DIM_Q,
   MS_DIM_KV,
   MS_DIM_HEAD
@@ -54,9 +54,9 @@ typedef struct ms_family {
   const char *architecture; /* as written to config.json */
   const ms_weight *weight;  /* of one layer; ended by a NULL name */
   const char *keys;         /* understood beyond the common ones: words with spaces between */
-  /* what transformers assumes where config.json is silent; 0: kv_heads = heads, head_dim = width /
-   * heads, no window */
-  int64_t vocab, width, inner, layers, heads, kv_heads, head_dim, context, window;
+  /* what transformers assumes where config.json is silent; 0: kv_heads = heads, head_dim =
+   * hidden_size / heads, no window */
+  int64_t vocab, hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, context, window;
   double eps;
   ms_windows windows;
   int qkv_bias; /* always; otherwise by the key attention_bias, where that is understood */

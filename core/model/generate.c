@@ -16,6 +16,7 @@ struct ms_generator {
   int32_t *stop; /* a copy; options.stop points at it */
   int32_t prompts, live;
   ms_cache cache;
+  ms_pass pass;      /* of the prompts, then of each step: its memory stays the generator's */
   size_t half_bytes; /* of the cache's keys, and of its values */
   int32_t *made;     /* [prompts] tokens given so far */
   /* of the live rows, in order of prompts */
@@ -75,7 +76,7 @@ static ms_status new_cache(ms_generator *g, int64_t capacity) {
   ms_device *dev = g->model->dev;
   int dtype = dev->ops->precision.attention;
   size_t bytes =
-      (size_t)(c->layers * ms_kv_width(c) * g->prompts) * (size_t)capacity * ms_dtype_size(dtype);
+      (size_t)(c->layers * ms_kv_size(c) * g->prompts) * (size_t)capacity * ms_dtype_size(dtype);
   void *p;
   g->cache.slots = g->prompts;
   g->cache.capacity = capacity;
@@ -117,40 +118,43 @@ static ms_status prefill(ms_generator *g, const ms_batch *batch) {
     g->token[g->live++] = end - 1; /* for now: the row of the last token */
   }
   if (!g->live) return MS_OK;
-  ms_pass pass = {.model = g->model,
-                  .tokens = batch->tokens,
-                  .segments = batch->segments,
-                  .token = batch->token,
-                  .position = batch->position,
-                  .segment_start = batch->segment_start,
-                  .rows = g->live,
-                  .row = g->token,
-                  .first = g->model->config.layers,
-                  .cache = &g->cache,
-                  .slot = g->count};
-  MS_TRY(ms_pass_forward(&pass, &hidden));
+  g->pass = (ms_pass){.model = g->model,
+                      .tokens = batch->tokens,
+                      .segments = batch->segments,
+                      .token = batch->token,
+                      .position = batch->position,
+                      .segment_start = batch->segment_start,
+                      .rows = g->live,
+                      .row = g->token,
+                      .first = g->model->config.layers,
+                      .logits = 1,
+                      .cache = &g->cache,
+                      .slot = g->count};
+  MS_TRY(ms_pass_forward(&g->pass, &hidden));
   g->ready = 1;
-  return ms_hidden_logits(g->model, hidden, g->live, g->logits);
+  return ms_pass_logits(&g->pass, hidden, g->logits);
 }
 
 /* One row for each live prompt: its last token. */
 static ms_status step(ms_generator *g) {
   ms_act hidden;
-  ms_pass pass = {.model = g->model,
-                  .tokens = g->live,
-                  .segments = g->live,
-                  .token = g->token,
-                  .position = g->position,
-                  .segment_start = g->count,
-                  .rows = g->live,
-                  .row = g->count,
-                  .first = g->model->config.layers,
-                  .cache = &g->cache,
-                  .slot = g->slot,
-                  .range = g->range,
-                  .step = 1};
-  MS_TRY(ms_pass_forward(&pass, &hidden));
-  MS_TRY(ms_hidden_logits(g->model, hidden, g->live, g->logits));
+  g->pass = (ms_pass){.model = g->model,
+                      .tokens = g->live,
+                      .segments = g->live,
+                      .token = g->token,
+                      .position = g->position,
+                      .segment_start = g->count,
+                      .rows = g->live,
+                      .row = g->count,
+                      .first = g->model->config.layers,
+                      .logits = 1,
+                      .cache = &g->cache,
+                      .slot = g->slot,
+                      .range = g->range,
+                      .step = 1,
+                      .act = g->pass.act};
+  MS_TRY(ms_pass_forward(&g->pass, &hidden));
+  MS_TRY(ms_pass_logits(&g->pass, hidden, g->logits));
   g->ready = 1;
   return MS_OK;
 }
@@ -229,6 +233,7 @@ ms_status ms_generator_next(ms_generator *gen, int32_t *token, int32_t *live) {
 void ms_generator_free(ms_generator *gen) {
   if (!gen) return;
   ms_device *dev = gen->model->dev;
+  ms_pass_end(&gen->pass);
   ms_device_free(dev, gen->cache.k.at, gen->half_bytes);
   ms_device_free(dev, gen->cache.v.at, gen->half_bytes);
   ms_free(gen->memory);

@@ -67,10 +67,10 @@ static ms_status add_parameters(ms_model *m) {
   int32_t n = 3 + c->layers * weights_of_layer(c);
   MS_TRY(ms_alloc((size_t)n * sizeof *m->parameter, "parameters", &p));
   m->parameter = p;
-  MS_TRY(add_outer(m, MS_EMBED_NAME, c->vocab, c->width));
+  MS_TRY(add_outer(m, MS_EMBED_NAME, c->vocab, c->hidden_size));
   for (int32_t i = 0; i < c->layers; i++) MS_TRY(add_layer(m, i));
-  MS_TRY(add_outer(m, "model.norm.weight", c->width, 0));
-  if (!c->tied) MS_TRY(add_outer(m, MS_HEAD_NAME, c->vocab, c->width));
+  MS_TRY(add_outer(m, "model.norm.weight", c->hidden_size, 0));
+  if (!c->tied) MS_TRY(add_outer(m, MS_HEAD_NAME, c->vocab, c->hidden_size));
   return MS_OK;
 }
 
@@ -256,7 +256,7 @@ ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_optio
 }
 
 static void destroy(ms_model *m) {
-  ms_activations_free(m->dev, m->act);
+  ms_activations_free(m);
   ms_device_free(m->dev, m->weight_arena, m->weight_bytes);
   ms_device_free(m->dev, m->gradient_arena, m->gradient_bytes);
   for (int32_t i = 0; i < m->parameters; i++) ms_text_free(m->parameter[i].name);
@@ -285,7 +285,7 @@ void ms_model_head(const ms_model *m, ms_head_weights *head) {
   *head = (ms_head_weights){.w = m->head.w,
                             .dtype = m->dtype,
                             .vocab = m->config.vocab,
-                            .width = m->config.width,
+                            .width = m->config.hidden_size,
                             .scale = 1,
                             .changes = &m->head_changes};
 }
@@ -361,12 +361,13 @@ ms_status ms_model_info(const ms_model *m, char **json) {
   if (!path) path = json_null(); /* none, or one that is not UTF-8 and cannot be said in JSON */
   json_t *info = json_pack(
       "{s:s, s:I, s:i, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b, s:I, s:o, s:b, s:{s:I, s:I, s:I}}",
-      "family", c->family->type, "parameters", (json_int_t)count, "layers", c->layers, "width",
-      (json_int_t)c->width, "inner", (json_int_t)c->inner, "vocab", (json_int_t)c->vocab, "heads",
-      c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "dtype", ms_dtype_name(m->dtype),
-      "tied", c->tied, "context", (json_int_t)c->context, "path", path, "train", m->train, "memory",
+      "family", c->family->type, "parameters", (json_int_t)count, "layers", c->layers,
+      "hidden_size", (json_int_t)c->hidden_size, "intermediate_size",
+      (json_int_t)c->intermediate_size, "vocab", (json_int_t)c->vocab, "heads", c->heads,
+      "kv_heads", c->kv_heads, "head_dim", c->head_dim, "dtype", ms_dtype_name(m->dtype), "tied",
+      c->tied, "context", (json_int_t)c->context, "path", path, "train", m->train, "memory",
       "weights", (json_int_t)m->weight_bytes, "gradients", (json_int_t)m->gradient_bytes,
-      "activations", (json_int_t)ms_activations_bytes(m->act));
+      "activations", (json_int_t)ms_activations_bytes(m));
   if (!info) return MS_FAIL(MS_ENOMEM, "model info: no memory");
   ms_status st = ms_json_text(info, 0, json);
   json_decref(info);

@@ -46,19 +46,21 @@ static void finish_logits(const ms_head_weights *head, float *z, int64_t n) {
     for (int64_t i = 0; i < n; i++) z[i] = head->soft_cap * tanhf(z[i] / head->soft_cap);
 }
 
-ms_status ms_hidden_logits(const ms_model *model, ms_act hidden, int64_t rows, float *logits) {
+ms_status ms_pass_logits(const ms_pass *pass, ms_act hidden, float *logits) {
+  const ms_model *m = pass->model;
+  float *z = pass->act->logits;
+  int64_t most = ms_logit_rows(pass);
   ms_head_weights head;
-  void *z;
-  ms_model_head(model, &head);
-  int64_t n = rows * head.vocab;
-  size_t bytes = (size_t)n * 4;
-  MS_TRY(ms_device_new(model->dev, bytes, &z));
-  ms_status st = MS_OP(model->dev, linear, ms_act_f32(z), hidden, head.w, head.dtype, rows,
-                       head.width, head.vocab, 0);
-  if (st == MS_OK) st = MS_OP(model->dev, read, logits, z, bytes);
-  ms_device_free(model->dev, z, bytes);
-  if (st == MS_OK) finish_logits(&head, logits, n);
-  return st;
+  ms_model_head(m, &head);
+  for (int64_t row = 0; row < pass->rows; row += most) {
+    int64_t rows = ms_part_rows(pass->rows, row, most), n = rows * head.vocab;
+    float *to = logits + row * head.vocab;
+    MS_TRY(MS_OP(m->dev, linear, ms_act_f32(z), ms_act_at(hidden, row * head.width), head.w,
+                 head.dtype, rows, head.width, head.vocab, 0));
+    MS_TRY(MS_OP(m->dev, read, to, z, (size_t)n * sizeof *z));
+    finish_logits(&head, to, n);
+  }
+  return MS_OK;
 }
 
 ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, const int32_t *row,
@@ -73,8 +75,11 @@ ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, 
   ms_pass pass = batch_pass(model, batch);
   pass.rows = rows;
   pass.row = row;
-  MS_TRY(ms_pass_forward(&pass, &hidden));
-  return ms_hidden_logits(model, hidden, rows, logits);
+  pass.logits = 1;
+  ms_status st = ms_pass_forward(&pass, &hidden);
+  if (st == MS_OK) st = ms_pass_logits(&pass, hidden, logits);
+  ms_pass_end(&pass);
+  return st;
 }
 
 /* ---- targets ---- */
@@ -149,7 +154,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
     if (batch->weight[options->on][t] > 0) ((int32_t *)row)[pass.rows++] = (int32_t)t;
   if (pass.rows) {
     MS_TRY_OR(end, ms_pass_forward(&pass, &hidden));
-    MS_TRY_OR(end, check_said(teacher, batch, row, pass.rows, hidden, teacher->config.width,
+    MS_TRY_OR(end, check_said(teacher, batch, row, pass.rows, hidden, teacher->config.hidden_size,
                               "hidden states"));
   }
   ms_model_head(teacher, &head);
@@ -160,6 +165,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
   *out = target;
   target = NULL;
 end:
+  ms_pass_end(&pass);
   ms_target_free(target);
   ms_free(row);
   return st;
@@ -224,14 +230,11 @@ static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *
 }
 
 /* Forward, head, and with `learn` backward. */
-static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervised *s,
-                           int32_t terms, const ms_term *term, int learn, ms_term_result *result) {
+static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, const ms_term *term,
+                          int learn, ms_term_result *result) {
+  ms_model *model = pass->model;
   ms_act hidden;
-  ms_pass pass = batch_pass(model, batch);
-  pass.rows = s->rows;
-  pass.row = s->row;
-  if (learn) pass.first = ms_model_first(model);
-  MS_TRY(ms_pass_forward(&pass, &hidden));
+  MS_TRY(ms_pass_forward(pass, &hidden));
   ms_head_call call = {.dev = model->dev,
                        .rows = s->rows,
                        .hidden = hidden,
@@ -240,13 +243,24 @@ static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervi
                        .terms = terms,
                        .term = term,
                        .budget = model->head_bytes,
-                       .d_hidden = learn ? ms_pass_d_hidden(&pass) : (ms_act){NULL, MS_F32},
+                       .d_hidden = learn ? ms_pass_d_hidden(pass) : (ms_act){NULL, MS_F32},
                        .d_head = learn ? model->head.g : NULL,
                        .result = result,
-                       .space = &model->act->head};
+                       .space = &model->head_space};
   ms_model_head(model, &call.head);
   MS_TRY(ms_head_learn(&call));
-  return learn ? ms_pass_backward(&pass) : MS_OK;
+  return learn ? ms_pass_backward(pass) : MS_OK;
+}
+
+static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervised *s,
+                           int32_t terms, const ms_term *term, int learn, ms_term_result *result) {
+  ms_pass pass = batch_pass(model, batch);
+  pass.rows = s->rows;
+  pass.row = s->row;
+  if (learn) pass.first = ms_model_first(model);
+  ms_status st = run_pass(&pass, s, terms, term, learn, result);
+  ms_pass_end(&pass);
+  return st;
 }
 
 static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,

@@ -2,27 +2,28 @@
  *
  * config.c reads config.json into ms_config; family.c holds the table of families; layout.c lays the
  * parameters out; weights.c reads them, save.c writes them, ends.c says where answers end, make.c
- * draws and copies them; decoder.c computes; generate.c decodes with a cache.
+ * draws and copies them; decoder.c computes, layer by layer (layer.c) and block by block
+ * (block_attention.c, block_mlp.c) in memory of activations.c; generate.c decodes with a cache.
  * The decoder knows nothing of families: only of what ms_config and ms_layer say. */
 #ifndef MS_MODEL_H
 #define MS_MODEL_H
 #include <jansson.h>
 
-#include "../loss/target.h"
+#include "../loss/head.h"
 #include "../tensor/tensor.h"
 
 /* What of a model's shape and arithmetic config.json decides. */
 typedef struct ms_config {
   const struct ms_family *family; /* names and flags, in family.c */
   int32_t layers, heads, kv_heads, head_dim;
-  int64_t width, inner, vocab, context; /* hidden_size, intermediate_size, .., positions */
-  int32_t *window;                      /* [layers]: sliding window of each layer, 0 for none */
-  int32_t rotary;                       /* leading dimensions of a head that rotate */
-  float *inv_freq;                      /* [rotary / 2], rope scaling applied */
-  float rope_scale;                     /* multiplies cosine and sine; 1 but for some scalings */
-  float eps;                            /* of every rmsnorm */
-  double init_std;                      /* initializer_range */
-  int tied;                             /* the head is the embedding */
+  int64_t hidden_size, intermediate_size, vocab, context;
+  int32_t *window;  /* [layers]: sliding window of each layer, 0 for none */
+  int32_t rotary;   /* leading dimensions of a head that rotate */
+  float *inv_freq;  /* [rotary / 2], rope scaling applied */
+  float rope_scale; /* multiplies cosine and sine; 1 but for some scalings */
+  float eps;        /* of every rmsnorm */
+  double init_std;  /* initializer_range */
+  int tied;         /* the head is the embedding */
   int qkv_bias, o_bias, mlp_bias, qk_norm;
   int dtype;    /* as config.json says: MS_F32, MS_BF16, MS_F16 */
   json_t *json; /* the file as read, to be written again */
@@ -45,11 +46,23 @@ typedef struct ms_slice {
   float *g;      /* NULL: frozen */
 } ms_slice;
 
+/* The blocks of a layer, in order. */
+enum { MS_ATTENTION, MS_MLP, MS_BLOCKS };
+
 typedef struct ms_layer {
-  ms_slice norm1, q, k, v, o, norm2, gate, up, down;
+  ms_slice pre_norm[MS_BLOCKS];  /* of what a block reads */
+  ms_slice post_norm[MS_BLOCKS]; /* of what it returns, before that is added to the stream */
+  ms_slice q, k, v, o, gate, up, down;
   ms_slice q_bias, k_bias, v_bias, o_bias, gate_bias, up_bias, down_bias;
   ms_slice q_norm, k_norm;
 } ms_layer;
+
+/* Cosines, then sines: [positions, rotary / 2] each, on the device. */
+typedef struct ms_rope_tables {
+  float *table;
+  size_t bytes;
+  int64_t positions;
+} ms_rope_tables;
 
 struct ms_model {
   ms_device *dev;
@@ -72,7 +85,9 @@ struct ms_model {
   size_t gradient_bytes;
   int summed; /* whether the gradients are those of all ranks: nothing may be added to them */
   ms_changes changes, head_changes; /* of all weights but the head's matrix; of that */
-  struct ms_activations *act; /* decoder.c's: activations and scratch, sized by the largest batch */
+  ms_rope_tables rope;              /* for all positions met so far */
+  ms_head_space head_space;         /* of the fused head, for one call after the other */
+  struct ms_activations *act;       /* a list: those of passes that are alive, and idle ones */
 };
 
 /* layout.c: structure with weights undefined; everything from config and options. Takes over the
@@ -108,8 +123,9 @@ void ms_config_clear(ms_config *config);
  * dtype is the model's own. */
 int ms_config_is_harmless(const char *key);
 
-/* decoder.c: frees what `act` holds; NULL is fine. */
-void ms_activations_free(ms_device *dev, struct ms_activations *act);
-size_t ms_activations_bytes(const struct ms_activations *act);
+/* activations.c: what passes have left to a model, rope tables and the head's memory included; when
+ * it is freed no pass is alive. */
+void ms_activations_free(ms_model *model);
+size_t ms_activations_bytes(const ms_model *model);
 
 #endif

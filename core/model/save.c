@@ -51,8 +51,8 @@ static ms_status make_config(const ms_model *m, int dtype, json_t **out) {
   int bad = 0;
   bad |= set_missing(j, "architectures", json_pack("[s]", c->family->architecture));
   bad |= set_missing(j, "vocab_size", json_integer(c->vocab));
-  bad |= set_missing(j, "hidden_size", json_integer(c->width));
-  bad |= set_missing(j, "intermediate_size", json_integer(c->inner));
+  bad |= set_missing(j, "hidden_size", json_integer(c->hidden_size));
+  bad |= set_missing(j, "intermediate_size", json_integer(c->intermediate_size));
   bad |= set_missing(j, "num_hidden_layers", json_integer(c->layers));
   bad |= set_missing(j, "num_attention_heads", json_integer(c->heads));
   bad |= set_missing(j, "num_key_value_heads", json_integer(c->kv_heads));

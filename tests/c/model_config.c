@@ -137,7 +137,7 @@ static void defaults(void) {
     TEST(want[i].type);
     snprintf(text, sizeof text, "{\"model_type\": \"%s\"}", want[i].type);
     CHECK(parse(text, &c) == MS_OK);
-    CHECK(c.vocab == want[i].vocab && c.width == want[i].width && c.inner == want[i].inner);
+    CHECK(c.vocab == want[i].vocab && c.hidden_size == want[i].width && c.intermediate_size == want[i].inner);
     CHECK(c.layers == want[i].layers && c.heads == want[i].heads && c.kv_heads == want[i].kv);
     CHECK(c.head_dim == want[i].head_dim && c.context == want[i].context);
     CHECK(c.eps == (float)want[i].eps && c.init_std == 0.02 && !c.tied);

@@ -236,7 +236,7 @@ describe('the command line', function()
     local status, out, err = moonstill('inspect', 'tests/fixtures/qwen3', '--weights')
     assert.same({ 0, '' }, { status, err })
     local config = tools.read 'tests/fixtures/qwen3/config.json'
-    for name, key in pairs { layers = 'num_hidden_layers', width = 'hidden_size', vocab = 'vocab_size' } do
+    for name, key in pairs { layers = 'num_hidden_layers', hidden_size = 'hidden_size', vocab = 'vocab_size' } do
       local value = config:match('"' .. key .. '": (%d+)')
       assert.truthy(out:find('\n' .. name .. ' +' .. value .. '\n'), name .. ' ' .. value)
     end

@@ -116,6 +116,30 @@ describe('generation', function()
     model:free()
   end)
 
+  it('goes on while the model learns, without disturbing it and without more memory each time', function()
+    local ref = read 'qwen3'
+    local model = ms.model.open(ref.folder, { train = true, dtype = 'f32' })
+    local batch, prompts = models.reference_batch(ref), { models.ids(30, 1, ref.vocab), models.ids(2, 2, ref.vocab) }
+    local want = ms.generate.collect(ms.generate.open(model, prompts, { max_new = 9, stop = {} }))
+    models.run('learn', model, batch, { {} })
+    local gradients, bytes = models.gradients(model), nil
+    for _ = 1, 3 do
+      local generator, got = ms.generate.open(model, prompts, { max_new = 9, stop = {} }), { {}, {} }
+      for token in function() return generator:next() end do
+        for i = 1, 2 do if token[i] >= 0 then table.insert(got[i], token[i]) end end
+        model:zero_gradients()
+        models.run('learn', model, batch, { {} })
+        models.assert_same_gradients(gradients, models.gradients(model))
+      end
+      assert.same(want, got)
+      generator:free()
+      bytes = bytes or model:info().memory.activations
+      assert.equal(bytes, model:info().memory.activations)
+    end
+    batch:free()
+    model:free()
+  end)
+
   it('frees its cache, also when it is abandoned and the model freed first', function()
     local ref = read 'llama'
     collectgarbage()

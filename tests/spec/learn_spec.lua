@@ -251,10 +251,10 @@ describe('evaluating', function()
     for _, x in ipairs { short, long, grown, fresh } do x:free() end
   end)
 
-  it('keeps no activations; recomputation keeps few', function()
+  it('saves no activations; recomputation saves few', function()
     local bytes = {}
     local segment = models.segment(512, 1, VOCAB)
-    for key, options in pairs { kept = {}, recompute = { recompute = true }, frozen = { train = false } } do
+    for key, options in pairs { saved = {}, recompute = { recompute = true }, frozen = { train = false } } do
       local model = create({ num_hidden_layers = 12, max_position_embeddings = 512 }, options)
       local batch = ms.batch { segment }
       models.run(options.train == false and 'evaluate' or 'learn', model, batch, { {} })
@@ -264,8 +264,8 @@ describe('evaluating', function()
       batch:free()
       model:free()
     end
-    -- a layer keeps 3 width + 2 q + 2 kv + 2 inner = 224 floats a token here, its input is 24
-    assert.is_true(bytes.recompute < bytes.kept / 3)
+    -- a layer saves 3 hidden + 2 q + 2 kv + 2 intermediate = 224 floats a token here, its input is 24
+    assert.is_true(bytes.recompute < bytes.saved / 3)
     assert.is_true(bytes.frozen < bytes.recompute / 1.5)
   end)
 end)

@@ -6,10 +6,10 @@ local printable = require 'moonstill.base.printable'
 local M = {}
 
 -- In this order; what a model does not have is left out.
-local FACTS = { 'family', 'parameters', 'layers', 'width', 'inner', 'heads', 'kv_heads', 'head_dim',
-  'vocab', 'context', 'tied', 'dtype' }
+local FACTS = { 'family', 'parameters', 'layers', 'hidden_size', 'intermediate_size', 'heads', 'kv_heads',
+  'head_dim', 'vocab', 'context', 'tied', 'dtype' }
 
-local function line(name, value) print(('%-12s %s'):format(name, printable(tostring(value)))) end
+local function line(name, value) print(('%-17s %s'):format(name, printable(tostring(value)))) end
 
 local function describe_tokenizer(ms, folder)
   if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return line('tokenizer', 'none') end
