@@ -160,7 +160,7 @@ describe('model', function()
     local model = create { train = true }
     local info = model:info()
     assert.equal('llama', info.family)
-    assert.matches('^model llama: .* M parameters in 3 layers, width 24, vocabulary 37, f32, .* MiB in memory$',
+    assert.matches('^model llama: .* M parameters in 3 layers, hidden size 24, vocabulary 37, f32, .* MiB in memory$',
       tostring(model))
     assert.equal(info.memory.weights, info.memory.gradients)
     assert.equal(0, info.memory.activations)

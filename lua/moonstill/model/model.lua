@@ -191,7 +191,7 @@ function methods:save(path, options)
   return self
 end
 
---- Facts: family, parameters, layers, width, vocab, heads, .., and bytes of memory.
+--- Facts: family, parameters, layers, hidden_size, vocab, heads, .., and bytes of memory.
 --- @return table
 function methods:info()
   check(C.ms_model_info(pointer(self), string_out))
