@@ -30,7 +30,11 @@ setmetatable(M, {
     if not from[name] then fail(unknown(name)) end
     local ok, value = pcall(require, 'moonstill.' .. from[name])
     if not ok then fail(value) end
-    if is_field[name] then value = value[name] end
+    if is_field[name] then
+      value = value[name]
+    elseif type(value) == 'table' then
+      require 'moonstill.base.strict'.names('ms.' .. name, value)
+    end
     rawset(M, name, value)
     return value
   end,

@@ -2,6 +2,7 @@
 --- handles, and of all that they are given beside them.
 local models = require 'tests.support.models'
 local ms = require 'moonstill'
+local recipe = require 'tests.programs.run_recipe'
 local tools = require 'tests.support.tools'
 
 local folder = tools.folder()
@@ -60,5 +61,124 @@ describe('a handle', function()
         return (require 'moonstill.base.handle'.pointer(what, x))
       end)
     end
+  end)
+end)
+
+describe('an object', function()
+  local student = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
+  local teacher = ms.model.create(recipe.config, 2, { dtype = 'f32' })
+
+  local function open(options)
+    options.student, options.data, options.quiet = student, recipe.data(20), true
+    return ms.run.open({ output = tools.folder() .. '/run', optim = { lr = 0.1 } }, options)
+  end
+
+  it('of a run has its methods and fields alone', function()
+    local run = open { schedules = { kd = function() return 0.5 end } }
+    missing("run has no 'finsh'; did you mean 'finish'?", run, 'finsh')
+    missing("run has no 'stat'; did you mean 'state'?", run, 'stat')
+    missing("run has no 'carrry'; did you mean 'carry'?", run, 'carrry') -- which may be nil
+    assert.is_nil(run.carry)
+    assert.is_nil(run.finished)
+    run.mine, run.state.mine = 1, 2 -- whoever uses it may keep there what he likes
+    assert.equal(3, run.mine + run.state.mine)
+    assert.is_nil(run.state.other)
+    for step in run:steps() do
+      missing("step has no 'kdd'; did you mean 'kd'?", step, 'kdd')
+      missing("step has no 'los'; did you mean 'loss'?", step, 'los')
+      missing("step has no 'micro_batchs'; did you mean 'micro_batches'?", step, 'micro_batchs')
+      missing("step has no 'zzzzzz'; there are ", step, 'zzzzzz')
+      step.mine = (rawget(step, 'mine') or 0) + step.kd
+      for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+      step:update()
+      break
+    end
+    assert.equal(0.5, run.step.mine)
+    run:close()
+    tools.refused("a schedule cannot be called 'use'", function() open { schedules = { use = print } } end)
+  end)
+
+  it('of a validation has what can be measured alone', function()
+    local run = open {}
+    for _ = 1, 2 do -- the second one is remembered
+      local v = run:validate { data = recipe.data(20) }
+      missing("validation has no 'los'; did you mean 'loss'?", v, 'los')
+      assert.is_true(v.loss > 0)
+      assert.is_nil(v.kl)
+    end
+    run:close()
+  end)
+
+  it('of data, chats and terms has its methods and fields alone', function()
+    local chat = ms.chat.open(folder)
+    missing("chat has no 'encod'; did you mean 'encode'?", chat, 'encod')
+    missing("chat has no 'tokeniser'; did you mean 'tokenizer'?", chat, 'tokeniser')
+    local rows = tools.write(folder .. '/a.jsonl', '{"text": "a b"}\n')
+    local data = ms.dataset.open(rows, chat, { quiet = true })
+    missing("dataset has no 'cuont'; did you mean 'count'?", data, 'cuont')
+    missing("report has no 'skiped'; did you mean 'skipped'?", data.report, 'skiped')
+    assert.is_nil(data[1])
+    chat:free()
+    local term = ms.ce(0.5)
+    missing("term has no 'wieght'; did you mean 'weight'?", term, 'wieght')
+    tools.refused("strict_spec.lua:%d+: term: no 'wieght' can be set", function() term.wieght = 1 end)
+    term.weight, term.name = 0.25, 'labels'
+    assert.same({ 0.25, 'labels' }, { term.weight, term.name })
+    assert.is_nil(term.target)
+  end)
+
+  it('of results has a field for each thing measured, and they are a list', function()
+    local batch = ms.batch({ { 1, 2 } }, { { 3 } })
+    local r = student:evaluate(batch, { ms.ce(), ms.kd(teacher:targets(batch, { k = 2 })) })
+    missing("results have no 'value'", r, 'value')
+    missing("a result has no 'vlaue'; did you mean 'value'?", r[1], 'vlaue')
+    assert.is_nil(r[3])
+    batch:free()
+  end)
+end)
+
+describe('a module', function()
+  it('has what is in it alone, and can still be called', function()
+    for _, case in ipairs { { 'model', 'opne', 'open' }, { 'kd', 'trm', 'term' }, { 'batch', 'form', 'from' },
+      { 'run', 'opn', 'open' }, { 'schedule', 'cosin', 'cosine' }, { 'json', 'decod', 'decode' },
+      { 'optimizer', 'nwe', 'new' }, { 'tensor', 'zeroes', 'zeros' } } do
+      local name, slip, meant = unpack(case)
+      missing(("ms.%s has no '%s'; did you mean '%s'?"):format(name, slip, meant), ms[name], slip)
+    end
+    missing("moonstill has no 'modle'; did you mean 'model'?", ms, 'modle')
+    local device = ms.device.open 'cpu'
+    local x = ms.tensor(device, 2)
+    x:free()
+    ms.batch({ { 1, 2 } }):free()
+  end)
+end)
+
+describe('an argument that is nil', function()
+  local model = ms.model.create(models.config { num_hidden_layers = 1 }, 1, { train = true })
+  local batch = ms.batch { { 1, 2, 3 } }
+  local target = model:targets(batch, { on = 'all', k = 2 })
+
+  it('is not one that was left out', function()
+    assert.equal(1, ms.kd(target).weight)
+    assert.equal(1, ms.kd.term(target).weight)
+    assert.equal(1, ms.ce().weight)
+    assert.equal(0, ms.kd(target, 0).weight)
+    local nothing = {}
+    for _, call in ipairs {
+      function() return (ms.kd(target, nothing.kd)) end, function() return (ms.kd.term(target, nothing.kd)) end,
+      function() return (ms.kd(target, nothing.kd, {})) end, function() return (ms.ce(nothing.ce)) end,
+      function() return (ms.ce(nothing.ce, { on = 'all' })) end, function() ms.ce(1):set(nothing.ce) end,
+      function()
+        local term = ms.ce(1)
+        term.weight = nothing.ce
+        model:learn(batch, { term })
+      end,
+    } do tools.refused('strict_spec.lua:%d+: the weight of a term is a number, got nil', call) end
+    tools.refused('strict_spec.lua:%d+: batch: answers is nothing, expected a table', function()
+      return (ms.batch({ { 1 } }, nothing.answers))
+    end)
+    tools.refused('strict_spec.lua:%d+: batch expected, got nil', function() model:learn(nil, { ms.ce(1) }) end)
+    tools.refused('strict_spec.lua:%d+: batch expected, got nil', function() return (model:targets(nothing.b)) end)
+    tools.refused('strict_spec.lua:%d+: target expected, got nil', function() return (ms.kd(nothing.t)) end)
   end)
 end)

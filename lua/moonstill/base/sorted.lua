@@ -22,7 +22,7 @@ function M.keys(t, other)
   local keys = {}
   for key in pairs(t) do keys[#keys + 1] = key end
   for key in pairs(other or {}) do
-    if t[key] == nil then keys[#keys + 1] = key end
+    if rawget(t, key) == nil then keys[#keys + 1] = key end
   end
   table.sort(keys, precedes)
   return keys

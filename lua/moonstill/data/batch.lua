@@ -161,9 +161,9 @@ end
 --- cdata of the same length), and `weight`, which multiplies both. `ms.batch(prompts, answers)` is
 --- `ms.batch.from`.
 return setmetatable(M, {
-  __call = function(_, segments, answers, weights)
+  __call = function(_, segments, ...)
     if type(segments) ~= 'table' then fail('batch: a list of segments expected') end
-    if answers ~= nil then return M.from(segments, answers, weights) end
+    if select('#', ...) > 0 then return M.from(segments, ...) end
     return pack(segments)
   end,
 })

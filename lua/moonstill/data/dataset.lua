@@ -26,6 +26,7 @@ local readers = require 'moonstill.data.readers'
 local reading = require 'moonstill.data.reading'
 local rows = require 'moonstill.data.rows'
 local schema = require 'moonstill.base.schema'
+local strict = require 'moonstill.base.strict'
 local text_of = require 'moonstill.base.text'
 local option, optional = schema.option, schema.optional
 
@@ -201,7 +202,8 @@ end
 --- @field paths string[] the files it was read from
 --- @field report ms_reading what became of the rows
 local methods = {}
-methods.__index = methods
+local class = strict.class('dataset', methods, { form = true, said = true, used = true,
+  place = true })
 
 --- How many samples there are.
 --- @return integer
@@ -378,7 +380,7 @@ end
 
 local function counted(n, what) return n > 0 and (', %d %s'):format(n, what) or '' end
 
-methods.__tostring = function(self)
+function class:__tostring()
   local r = self.report
   return ('dataset of %d samples, %d tokens%s%s%s'):format(#self.lengths, self.token.count,
     counted(r.dropped, 'dropped as over long'), counted(r.truncated, 'truncated'),
@@ -428,7 +430,7 @@ local function new(chat, options)
     extremes = { id = { value = -1 }, length = { value = 0 } },
     report = reading.new() }
   self.start:add(0)
-  return setmetatable(self, methods)
+  return setmetatable(self, class)
 end
 
 -- Why there is nothing to learn from.

@@ -1,5 +1,7 @@
 --- What became of the rows of a data set, and how that is said.
 
+local strict = require 'moonstill.base.strict'
+
 local M = {}
 
 local FIRST = 10   -- skipped rows whose message is kept
@@ -19,12 +21,12 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 --- @field fields { what: string, name: string, count: integer, ignored: boolean }[] columns and
 ---   fields of messages that were not used
 local methods = {}
-methods.__index = methods
+local class = strict.class('report', methods)
 
 --- @return ms_reading
 function M.new()
   return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0, open = 0,
-    spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, methods)
+    spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, class)
 end
 
 -- Messages that differ in numbers and in what a parser stood before are of one reason.

@@ -17,6 +17,7 @@ local results = require 'moonstill.loss.result'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local step_of = require 'moonstill.loss.step_of'
+local strict = require 'moonstill.base.strict'
 local targets = require 'moonstill.loss.target'
 local teacher = require 'moonstill.loss.teacher'
 local option = schema.option
@@ -106,14 +107,20 @@ end
 --- @field weight number
 --- @field target? ms_target
 --- @field name? string
-local term = {}
-term.__index = term
+local methods = {}
+local ABSENT = { weight = true, target = true, asked = true, name = true }
+local term = strict.class('term', methods, ABSENT)
+
+function term:__newindex(name, value)
+  if not ABSENT[name] then fail("term: no '%s' can be set", tostring(name)) end
+  rawset(self, name, value)
+end
 
 --- Changes weight and, for KD, target (nil: as it was).
 --- @param weight number
 --- @param target? ms_target
 --- @return ms_loss_term self
-function term:set(weight, target)
+function methods:set(weight, target)
   self.weight = check_weight(weight)
   if target then
     if self.kind ~= 'kd' then fail('a CE term has no target') end
@@ -126,7 +133,7 @@ end
 --- What the term measures, whatever its weight: where two terms differ in any of it, they are not
 --- one and the same.
 --- @return table<string, any>
-function term:meaning()
+function methods:meaning()
   if self.kind == 'ce' then return { kind = 'ce', on = self.on } end
   local c, info = self.c, self.target:info()
   local name = M.objectives[c.objective + 1]
@@ -162,21 +169,31 @@ M.ce_options = schema.new('ce', {
   name = schema.optional('string', 'what metrics call it, by default ce'),
 })
 
---- The cross-entropy of the labels, over the student's whole vocabulary, at T = 1.
+-- Weight and options of a term. A weight that is left out is 1; one that is nil may be a slip of
+-- the pen, and is an error later.
+local function arguments(...)
+  if select('#', ...) == 0 then return 1 end
+  return ...
+end
+
+--- `ms.ce(weight, options)`: the cross-entropy of the labels, over the student's whole vocabulary,
+--- at T = 1.
 --- @param weight? number default 1
 --- @param options? table see `ce_options`
 --- @return ms_loss_term
-function M.ce(weight, options)
+function M.ce(...)
+  local weight, options = arguments(...)
   local o = schema.take('ce', M.ce_options, options)
-  local t = new_term('ce', weight or 1, o.on)
+  local t = new_term('ce', weight, o.on)
   t.name = o.name
   return t
 end
 
-local function new_divergence(target, weight, cfg)
+local function new_divergence(target, ...)
+  local weight, cfg = arguments(...)
   local o, asked = schema.take('kd', M.options, cfg), asked_of(cfg)
   check_target(target, asked)
-  local t = new_term('kd', weight or 1, o.on)
+  local t = new_term('kd', weight, o.on)
   t.target, t.asked = target, asked
   t.c.objective, t.c.tail = number_of(M.objectives, o.objective), number_of(M.tails, o.tail)
   t.c.temperature, t.c.t_scale = o.temperature or NAN, scale_of(o.t_scale)
@@ -185,14 +202,12 @@ local function new_divergence(target, weight, cfg)
   return t
 end
 
---- A divergence from a teacher's target. `ms.kd(target, weight, cfg)` is the same.
+--- `ms.kd(target, weight, cfg)`, also `ms.kd.term`: a divergence from a teacher's target.
 --- @param target ms_target
 --- @param weight? number default 1
 --- @param cfg? table see `options`
 --- @return ms_loss_term
-function M.term(target, weight, cfg)
-  return new_divergence(target, weight, cfg)
-end
+function M.term(target, ...) return new_divergence(target, ...) end
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 
@@ -226,7 +241,7 @@ local function pack(terms, step)
       fail('term %d is a %s, not made by ms.ce or ms.kd', i, type(t))
     end
     ffi.copy(c, t.c, ffi.sizeof 'ms_term')
-    c.weight, c.norm = t.weight, step and step:norm(t.on) or 0
+    c.weight, c.norm = check_weight(t.weight), step and step:norm(t.on) or 0
     if t.target then c.target = handles.pointer('target', t.target) end
   end
   return n
@@ -258,5 +273,5 @@ end
 
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
 return setmetatable(M, {
-  __call = function(_, target, weight, cfg) return new_divergence(target, weight, cfg) end,
+  __call = function(_, target, ...) return new_divergence(target, ...) end,
 })

@@ -35,6 +35,7 @@ local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
 local soundness = require 'moonstill.train.soundness'
 local steps = require 'moonstill.train.step'
+local strict = require 'moonstill.base.strict'
 local validation = require 'moonstill.train.validation'
 
 local M = {}
@@ -51,7 +52,11 @@ function M.left_open() return sorted.keys(open_outputs) end
 
 --- @class ms_run
 local methods = {}
-local class = { __index = methods }
+-- What a run has at times.
+local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
+  fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
+  metrics = true, noted = true, optimizer = true, plan = true, planned = true, schedules = true,
+  schedule_names = true, total_before = true })
 
 -- planning ---------------------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ end
 local function open_schedules(run, given)
   run.schedules = {}
   for name, f in sorted.pairs(given or {}) do
-    if run.step[name] ~= nil then
+    if steps.has(run.step, name) then
       fail("run: a schedule cannot be called '%s'", name)
     end
     if type(f) ~= 'function' then

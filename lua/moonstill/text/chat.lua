@@ -33,6 +33,7 @@ local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local options_of = require 'moonstill.base.options'
 local ranks = require 'moonstill.base.ranks'
+local strict = require 'moonstill.base.strict'
 local tokenizer = require 'moonstill.text.tokenizer'
 
 local M = {}
@@ -52,11 +53,12 @@ for _, role in ipairs(ROLES) do is_role[role] = true end
 --- @field stop integer[] ids at which a generated answer ends
 --- @field marks string[] how the special tokens of turns, beginnings and ends are spelled
 local methods = {}
+local class = strict.class('chat', methods, { start_id = true, end_id = true })
 
 -- files ------------------------------------------------------------------------------------------
 
 local function is_model(x)
-  return handles.is('model', x) or (type(x) == 'table' and x.info ~= nil)
+  return handles.is('model', x) or (type(x) == 'table' and type(x.info) == 'function')
 end
 
 -- The folder of a model, which may be given as a path; nil when it has none.
@@ -441,8 +443,7 @@ local function find_folder(model, teachers)
   return first or fail('chat: a model without a folder has no tokenizer')
 end
 
-methods.__index = methods
-methods.__tostring = function(self)
+function class:__tostring()
   return ('chat (%s) over %s'):format(self.markup, tostring(self.tokenizer))
 end
 
@@ -459,7 +460,7 @@ function M.open(model, teachers)
   teachers = teachers == nil and {} or check.table('chat', 'teachers', teachers)
   local folder = find_folder(model, teachers)
   local tok = tokenizer.open(folder)
-  local chat = setmetatable({ tokenizer = tok, folder = folder }, methods)
+  local chat = setmetatable({ tokenizer = tok, folder = folder }, class)
   chat.start_id, chat.end_id = ends.of_turn(tok)
   chat.markup = chat.start_id and 'chatml' or 'plain'
   chat.newline, chat.newline_count = tok:encode '\n'

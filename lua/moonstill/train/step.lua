@@ -5,6 +5,7 @@ local fail = require 'moonstill.base.fail'
 local learning = require 'moonstill.train.learning'
 local step_of = require 'moonstill.loss.step_of'
 local soundness = require 'moonstill.train.soundness'
+local strict = require 'moonstill.base.strict'
 local tally = require 'moonstill.train.tally'
 
 local M = {}
@@ -13,7 +14,7 @@ local M = {}
 --- its schedule's name; after `update` there are `loss`, `grad_norm`, `skipped`.
 --- @class ms_step
 local methods = {}
-local class = { __index = methods }
+local class = strict.class('step', methods)
 
 --- @param run ms_run
 --- @return ms_step
@@ -23,6 +24,11 @@ function M.new(run)
     tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(run.ranks), loss = 0,
     grad_norm = 0, skipped = false, began = 0 }, class)
 end
+
+--- Whether steps have something of a name, which no schedule can have then.
+--- @param step ms_step
+--- @param name string
+function M.has(step, name) return rawget(step, name) ~= nil or methods[name] ~= nil end
 
 --- The sum of the weights of all micro-batches, of all ranks, which a term's loss is divided by.
 --- @param on '"response"'|'"all"'

@@ -6,12 +6,17 @@ local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
 local tally = require 'moonstill.train.tally'
 local teachers = require 'moonstill.loss.teacher'
 
 local M = {}
 
 local VALIDATION = { data = true, teacher = true, kd = true, vocab = true }
+
+-- What a validation gives: what was not measured is nil.
+local class = strict.class('validation', {}, { loss = true, agree = true, kl = true,
+  kl_agree = true })
 
 local function copy_of(t)
   local copy = {}
@@ -140,7 +145,7 @@ function M.validate(run, options)
   local measure = measure_of(run, options)
   local key = key_of(run, options, measure)
   local known = key and find_validation(run, key)
-  if known then return known end
+  if known then return setmetatable(known, class) end
   local sums = evaluate(run, options, measure)
   local result = result_of(sums, options.data)
   local finite = is_finite(result)
@@ -149,7 +154,7 @@ function M.validate(run, options)
   run:record { step = run.state.step, kind = 'validation', loss = metrics.number(result.loss),
     terms = sums:entry() }
   run:say(line_of(run, result, options.kd and 'kd' or 'KL to the teacher'))
-  return result
+  return setmetatable(result, class)
 end
 
 return M
