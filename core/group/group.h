@@ -1,8 +1,8 @@
 /* group.h - what ranks do together, one line per operation.
  *
  * Every rank makes the same calls in the same order, and all get the same bits. A group of one is
- * still a group: `self`. A group lives until its process ends, so whoever is given one may keep it;
- * nothing communicates in a finalizer or after an error. */
+ * still a group: `self`. A group lives until its process ends, so whoever is given one may keep it.
+ * Finalizers run on one rank alone, so nothing here may be called in them. */
 #ifndef MS_GROUP_H
 #define MS_GROUP_H
 #include "../../kernels/ops.h"

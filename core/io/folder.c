@@ -12,7 +12,7 @@
 #include "../base/log.h"
 #include "../base/memory.h"
 
-/* `path` without the slashes at its end, which would put the temporary inside it. */
+/* The length of a path without slashes at its end: with them, what is beside it would be in it. */
 static size_t trimmed(const char *path) {
   size_t n = strlen(path);
   while (n > 1 && path[n - 1] == '/') n--;
@@ -116,7 +116,7 @@ static ms_status sync_folder(const char *path) {
   return st == MS_OK ? sync_path(path) : st;
 }
 
-/* Puts `tmp` at `path`; what was there is in the work folder afterwards, at *was. */
+/* Puts `tmp` at `path`. What was there is now at *was in the work folder; NULL for nothing. */
 static ms_status put_in_place(const ms_folder *f, const char *old, const char **was) {
   *was = NULL;
   if (ms_path_kind(f->path)) {
@@ -135,7 +135,7 @@ static ms_status put_in_place(const ms_folder *f, const char *old, const char **
   return st;
 }
 
-/* What is at `at` is, or was, in the folder's place: it is kept under another name. */
+/* Renames what stands or stood in the folder's place, and is at `at`, to PATH.old. */
 static ms_status put_aside(const ms_folder *f, const char *at) {
   char *where;
   ms_log(MS_LOG_WARNING, "what was there is kept: %s", ms_last_error());
@@ -145,8 +145,9 @@ static ms_status put_aside(const ms_folder *f, const char *at) {
   return MS_OK;
 }
 
-/* It is looked at just before it is replaced, so that it can stay where memory has run out, and again
- * where nobody can put anything into it any more. */
+/* What stands in the place is looked at twice: before it is replaced, so that it is still there if
+ * the look fails for want of memory; and once it is in the work folder, where nobody else can add
+ * to it. */
 static ms_status commit(ms_folder *folder, const char *old, ms_folder_is_ours is_ours) {
   char *parent;
   const char *was;
@@ -157,7 +158,8 @@ static ms_status commit(ms_folder *folder, const char *old, ms_folder_is_ours is
   if (st == MS_OK) st = put_in_place(folder, old, &was);
   if (st == MS_OK && was && is_ours(was) != MS_OK) {
     st = put_aside(folder, was);
-    if (st != MS_OK) ms_work_leave(&folder->work); /* where it stays, if nowhere else */
+    if (st != MS_OK)
+      ms_work_leave(&folder->work); /* it stays there if no other place can be made for it */
   }
   if (st == MS_OK) st = sync_path(parent);
   ms_text_free(parent);

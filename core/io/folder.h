@@ -1,11 +1,11 @@
 /* folder.h - folders that appear as a whole or not at all.
  *
- * A folder is filled in a private one beside its place; commit flushes every file, and puts it there
- * with one rename. A folder that is already there is exchanged with it in one step where the file
- * system can, and removed afterwards: killed at any moment, the place holds the old folder or the
- * new one (where it cannot exchange, for an instant neither, and the old one is in the private one).
- * What was there is removed only if it is shown to be ours, then and there; otherwise it is put
- * aside under PATH.old. */
+ * A folder is filled in a private one beside its place; commit flushes every file, and puts it
+ * there with one rename. A folder that is already there is exchanged with it in one step where the
+ * file system can, and removed afterwards: killed at any moment, the place holds the old folder or
+ * the new one (where it cannot exchange, for an instant neither, and the old one is in the private
+ * one). What was there is removed only if it is shown to be ours, then and there; otherwise it is
+ * put aside under PATH.old. */
 #ifndef MS_FOLDER_H
 #define MS_FOLDER_H
 #include "../base/error.h"

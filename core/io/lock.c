@@ -1,9 +1,9 @@
 /* lock.c - one holder at a time, in one process or several.
  *
  * flock belongs to the open file, so that a second opening in the same process is refused as well,
- * and closing it, which the kernel does for a process that dies, is all that gives it back. We never
- * remove the file: whoever had just opened it would then hold a file that nobody else sees. Others
- * may, so that the holder looks from time to time whether it is still there. */
+ * and closing it, which the kernel does for a process that dies, is all that gives it back. We
+ * never remove the file: whoever had just opened it would then hold a file that nobody else sees.
+ * Others may, so that the holder looks from time to time whether it is still there. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,14 +32,14 @@ static int32_t read_holder(int fd) {
   return (int32_t)strtol(text, NULL, 10);
 }
 
-/* The number is for messages only, so that it may fail. */
+/* Puts our process's number into the file, for the messages of others: no matter if that fails. */
 static void write_holder(int fd) {
   char text[16];
   int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
   if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n) return;
 }
 
-/* Only a file that has a process's number, or nothing, is written to. */
+/* An error unless the file is empty or has a process's number: no other is written to. */
 static ms_status check_ours(int fd, const char *path) {
   char text[16];
   struct stat info;
@@ -53,7 +53,7 @@ static ms_status check_ours(int fd, const char *path) {
   return MS_FAIL(MS_EIO, "%s: is there and is no lock of moonstill's: it is left as it is", path);
 }
 
-/* Whether what is at `path` is what is open: 0 when it is missing or another. */
+/* *same: whether the open file is still the one at `path`, which may be missing or another. */
 static ms_status is_at(int fd, const char *path, int *same) {
   struct stat a, b;
   *same = 0;
@@ -70,7 +70,8 @@ static void say_no_locks(const char *path) {
          strerror(errno));
 }
 
-/* *fd is -1 when there is another holder, or when the file was removed meanwhile: *again. */
+/* Opens the file and locks it. *fd is -1 when there is another holder, or, with *again, when the
+ * file was removed meanwhile. */
 static ms_status try_take(const char *path, int *fd, int32_t *holder, int *again) {
   int same = 0;
   *again = 0;

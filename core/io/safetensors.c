@@ -39,7 +39,7 @@ static int type_index(const char *name) {
   return -1;
 }
 
-/* The shape, and the bytes it takes. */
+/* Reads a shape, and counts the bytes that a tensor of it takes. */
 static ms_status read_shape(const char *path, ms_stored *t, const json_t *shape, size_t element) {
   if (!json_is_array(shape) || json_array_size(shape) > MS_MAX_RANK)
     return MS_FAIL(MS_EIO, "%s: tensor '%s': shape is no array of at most %d", path, t->name,
@@ -63,7 +63,7 @@ static ms_status read_shape(const char *path, ms_stored *t, const json_t *shape,
   return MS_OK;
 }
 
-/* One entry of the header: {dtype, shape, data_offsets}, and nothing else. */
+/* Reads an entry of the header, which has dtype, shape, data_offsets and nothing else. */
 static ms_status read_entry(const char *path, const char *name, const json_t *entry, size_t start,
                             size_t end, ms_stored *t) {
   const char *type = json_string_value(json_object_get(entry, "dtype"));
@@ -156,7 +156,7 @@ static ms_status read_tensors(ms_safetensors *f, size_t start) {
   return MS_OK;
 }
 
-/* The file ends before what its own header says. */
+/* The error for a file that ends before its header says. */
 static ms_status cut_off(const ms_safetensors *f, size_t want, const char *inside) {
   return MS_FAIL(MS_EIO,
                  "%s: cut off inside %s: %zu bytes, its header makes it %zu; its download has not "
@@ -164,7 +164,8 @@ static ms_status cut_off(const ms_safetensors *f, size_t want, const char *insid
                  f->path, inside, f->bytes, want);
 }
 
-/* Where the data of all tensors end, if they lie as they should. */
+/* An error that says so when the file is only cut off: its tensors lie end to end, as they should,
+ * but some beyond its end. What else may be wrong is found later. */
 static ms_status check_whole(const ms_safetensors *f, size_t start) {
   const char *name, *first = NULL;
   json_t *entry;
@@ -354,7 +355,8 @@ static int64_t count_of(const ms_storing *t) {
   return n;
 }
 
-/* Puts one entry into the header; takes `json` pieces apart as jansson wants them. */
+/* Adds a tensor's entry to the header; *at is where its data begins, and then where it ends. Gives
+ * other than 0 when memory ends. */
 static int add_entry(json_t *header, const ms_storing *t, int64_t *at) {
   int64_t end = *at + count_of(t) * (int64_t)ms_dtype_size(t->dtype);
   json_t *shape = json_array();
@@ -451,7 +453,7 @@ end:
   return st;
 }
 
-/* Wide elements first, otherwise as given. */
+/* Tensors of wide elements come first, otherwise all are in the given order. */
 static void sort_by_width(int32_t n, const ms_storing *tensor, const ms_storing **order) {
   int32_t at = 0;
   for (size_t width = 8; width; width /= 2)

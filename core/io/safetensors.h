@@ -1,4 +1,4 @@
-/* safetensors.h - files of named tensors: a checked, mapped reader and an atomic writer.
+/* safetensors.h - files of named tensors: a reader that checks and maps, and a writer.
  *
  * The layout: 8 bytes of header length (little-endian), a JSON object {name: {dtype, shape,
  * data_offsets}}, then the data without gaps. Files are untrusted: nothing of a tensor is handed

@@ -32,7 +32,8 @@ static float *arena_of(const ms_optimizer *opt, int i) {
   return i == 0 ? opt->first : i == 1 ? opt->second : opt->master;
 }
 
-/* One entry of the file for each trained parameter and arena; *names holds their texts. */
+/* Fills `list` with an entry for each arena of each trained parameter; names[count] are the
+ * entries' names, for the caller to free. */
 static ms_status list_tensors(const ms_optimizer *opt, ms_storing *list, char **names,
                               int32_t *count) {
   const ms_model *m = opt->model;
@@ -73,7 +74,7 @@ end:
   return st;
 }
 
-/* The stored tensor that belongs to a parameter: there, and of its shape. */
+/* Finds a parameter's tensor; one that is missing, or of another shape, is an error. */
 static ms_status find_stored(const ms_safetensors *file, const char *name, const ms_parameter *p,
                              const ms_stored **out) {
   char a[200], b[200];
@@ -198,16 +199,18 @@ static ms_status describe_folder(const char *folder, json_t *files) {
   return st;
 }
 
-/* The status of what is not as it was written. One that only cannot be read just now (MS_EIO, MS_ENOMEM)
- * is not passed over: an older one in its place would undo work that is not lost. */
+/* The status of a checkpoint that is not as it was written: an older one is taken in its place.
+ * Where one only cannot be read just now (MS_EIO, MS_ENOMEM), an older one would undo work that is
+ * not lost. */
 enum { DAMAGED = MS_EINVAL };
 
-/* What stands before and after the hash at the beginning of the file. */
+/* The file begins with these two, and its own hash between them. */
 #define BEFORE "{\n  \"xxh3\": \""
 #define AFTER "\","
-enum { BARE = sizeof BEFORE - 1 + HASH + sizeof AFTER - 2 }; /* where the text without it begins */
+/* Where the text that was hashed begins, once its first character is a brace again. */
+enum { BARE = sizeof BEFORE - 1 + HASH + sizeof AFTER - 2 };
 
-/* `text` is an object, "{...": what stands after its brace follows the new first entry. */
+/* Makes the hash of an object's text its first entry. */
 static ms_status add_own_hash(const char *text, char **out) {
   char *hash;
   MS_TRY(ms_hash(text, (int64_t)strlen(text), &hash));
@@ -239,7 +242,8 @@ end:
   return st;
 }
 
-/* Compares the hash at the beginning with the rest of the text, to which its brace is given back. */
+/* Compares the text with the hash at its beginning, and makes `text` + BARE the text that was
+ * hashed. */
 static ms_status check_own_hash(const char *path, char *text, size_t bytes) {
   const char *want = text + strlen(BEFORE), *after = want + HASH;
   char *hash;
@@ -255,7 +259,7 @@ static ms_status check_own_hash(const char *path, char *text, size_t bytes) {
   return st;
 }
 
-/* Reads state.json, which is as it was written. */
+/* Reads state.json, which must be as it was written. */
 static ms_status read_state(const char *folder, json_t **out) {
   char *path, *text = NULL;
   size_t bytes;
@@ -321,7 +325,7 @@ static ms_status open_state(const char *folder, json_t **out) {
   return st;
 }
 
-/* A name in the folder of a checkpoint: a file that state.json lists, or that itself. */
+/* Everything in a checkpoint's folder must be state.json, or a file that it lists. */
 static ms_status check_listed(const char *folder, const char *name, const json_t *files) {
   char *path;
   struct stat info;
@@ -335,8 +339,8 @@ static ms_status check_listed(const char *folder, const char *name, const json_t
   return st;
 }
 
-/* Whether a folder is a checkpoint, in which nothing else has been put; its files may be damaged, or
- * missing, but for state.json. */
+/* MS_OK for a checkpoint in which nothing else has been put. Its files may be damaged or missing,
+ * but not state.json, which says that it is one. */
 static ms_status check_ours(const char *folder) {
   json_t *state;
   char *names;
@@ -399,7 +403,7 @@ static long long step_of(const char *name) {
   return strtoll(name + 5, &end, 10);
 }
 
-/* The name with the largest number below `below`, in place of names that were tried. */
+/* The name with the largest number below `below`, which goes to *step; NULL when there is none. */
 static const char *newest(char *const *name, int count, long long below, long long *step) {
   const char *best = NULL;
   for (int i = 0; i < count; i++) {
@@ -411,7 +415,7 @@ static const char *newest(char *const *name, int count, long long below, long lo
   return best;
 }
 
-/* Cuts a list of lines into names; *name is an array over `text`. */
+/* Cuts a text into its lines, in place: *name is an array of them, to be freed. */
 static ms_status split(char *text, char ***name, int *count) {
   size_t lines = 0;
   void *p;

@@ -121,8 +121,8 @@ static ms_status update(ms_optimizer *opt, double lr, double scale) {
   return MS_OK;
 }
 
-/* The largest norm whose square an f32 holds: a second moment that is infinite would stay so, and its
- * weight would never move again. */
+/* The largest norm whose square an f32 holds: a second moment that is infinite would stay so, and
+ * its weight would never move again. */
 #define MAX_NORM 1e19
 
 ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped) {

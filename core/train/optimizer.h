@@ -19,7 +19,7 @@ struct ms_optimizer {
   _Atomic int refs;      /* the handle, and views of moments */
 };
 
-/* Where the state of a parameter is: the same pointer arithmetic for all arenas. NULL stays NULL. */
+/* The part of an arena that belongs to a parameter; NULL for an arena that is not there. */
 float *ms_optimizer_at(const ms_optimizer *opt, float *arena, const ms_parameter *p);
 
 #endif

@@ -42,7 +42,7 @@ local function is_own(run, path)
   return ok and type(all) == 'table' and type(all.state) == 'table' and all.state.id == run.id
 end
 
--- What is said once for each path.
+-- Says why something in the folder is kept, once for each path.
 local function note(run, path, why)
   run.noted = run.noted or {}
   if run.noted[path] then return end
@@ -96,7 +96,7 @@ end
 
 -- what a checkpoint holds of the run -------------------------------------------------------------
 
--- Counters of the run itself: without them a checkpoint is none.
+-- What the run itself keeps in its state: a checkpoint must hold all of it.
 local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
   total = true, skips = true, skipped = true, empty = true, still = true, far = true,
   ruined = true, sound = true, loss_level = true, norm_level = true }
@@ -166,7 +166,8 @@ local function check_epoch(run, saved, path)
   end
 end
 
--- A folder that another run has used, most often by a default: its checkpoints are not this one's.
+-- Another run may have used the same folder, most often by a default: an error unless its models
+-- are this one's.
 local function check_models(run, old, path)
   for _, key in ipairs { 'student', 'teacher', 'layers' } do
     local now = run.cfg[key]
@@ -224,8 +225,8 @@ local function set_all_aside(run)
   end
 end
 
---- Puts the checkpoints after a step aside: a run goes on from there, and they are of another
---- future.
+--- Puts the checkpoints after a step aside: the run goes on from that step, and they hold what it
+--- will not repeat.
 --- @param run ms_run
 --- @param last integer
 function M.set_aside_after(run, last)

@@ -21,7 +21,7 @@ local function read_marker(run)
   return text and json.decode(text, 'finished.json')
 end
 
--- What a recipe may say elsewhere than in its settings.
+-- What a recipe gives to `run.open` beside its settings.
 local function given(run)
   return { ['the student'] = run.student:info().path, carry = run.carry }
 end

@@ -12,6 +12,8 @@
 --- `run.lock`, by which a second run in the same folder is refused. A run that was stopped at any
 --- moment goes on from its last checkpoint and repeats, bit for bit, what it would have done:
 --- whatever a step depends on is the configuration, the data, the checkpoint and `run.state`.
+---
+--- All ranks make a run together (`base/ranks.lua`); one of them writes and prints.
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
@@ -43,7 +45,7 @@ local M = {}
 --- What a run's configuration may hold, beside keys that a recipe has declared for itself.
 M.options = settings.options
 
--- The output folders of runs that are open. Of the runs themselves nothing is kept alive here.
+-- The output folders of runs that are open: paths only, so that a forgotten run can be collected.
 local open_outputs = {}
 
 --- The output folders of the runs that were neither finished nor closed.
@@ -94,8 +96,8 @@ local function count_steps(run)
   return most > 0 and math.min(most, total) or total
 end
 
--- A schedule's value for the step that begins. What it keeps in the state must not be called like
--- what the run keeps there: the run would go elsewhere without a word.
+-- A schedule's value for the step that begins. It may keep numbers in the state, but under none of
+-- the names that the run uses there.
 local function scheduled(run, name)
   local state = run.state
   local before = checkpoints.own(state)
