@@ -384,8 +384,17 @@ ms_status ms_target_read(const ms_target *target, int32_t *id, float *log_p, flo
 void ms_target_free(ms_target *target);
 
 enum { MS_TERM_CE = 0, MS_TERM_KD = 1 };
-enum { MS_FORWARD_KL = 0, MS_REVERSE_KL, MS_JS, MS_SKEWED_FORWARD_KL, MS_SKEWED_REVERSE_KL,
-       MS_ADAPTIVE_KL, MS_TVD };
+/* What there is to know of an objective but its formula. Its number is ms_term's `objective`. */
+typedef struct ms_objective {
+  const char *name;
+  const char *parameter;    /* its name; NULL: the objective has none */
+  double normal, low, high; /* the parameter's default and bounds */
+  int open;                 /* the upper bound itself is not allowed */
+  int power;                /* t_scale "auto" is T to this power */
+  int gaps;                 /* its value needs the gaps |p - q| over head and tail first */
+} ms_objective;
+int32_t ms_objectives(void);                           /* how many there are, numbered from 0 */
+const ms_objective *ms_objective_get(int32_t number); /* NULL for a number that none has */
 /* One entry of the list that makes the loss: weight * sum(a l) / norm, DESIGN section 4. parameter:
  * beta, lambda or alpha; NaN for the default. temperature: NaN takes the target's, or 1 where it has
  * none; another one than the target's is an error. t_scale: NaN for "auto", otherwise the factor

@@ -32,29 +32,52 @@ typedef struct ms_topk_args {
   float scale, soft_cap; /* applied to the logits first: scale z, then c tanh(z / c); 1, 0: none */
 } ms_topk_args;
 
-/* Rows of a teacher's logits; row r of the chunk is at row[r] (negative: the teacher has none).
- * scale and soft_cap are applied by the pass, in place. */
+/* Rows of a teacher's logits; row r of the chunk is at row[r] - first (row[r] negative: the teacher has
+ * none). scale and soft_cap are applied by the pass, in place. */
 typedef struct ms_head_source {
   float *logits; /* [.., stride] */
   int64_t stride;
   float scale, soft_cap;
   const int32_t *row; /* [rows] */
+  int64_t first;
 } ms_head_source;
 
-/* What the pass returns for each row and term, as doubles: the loss l with its factor t_scale (no
- * weight), then the fields of ms_term_result from `agree` on; all 0 where the weight is 0. */
+/* sum of exp((z - max) inv_t), with max in units of z; max is -inf when there is nothing. */
+typedef struct ms_logsum {
+  float max;
+  double sum;
+} ms_logsum;
+
+/* What the phases of the pass tell each other of a row and a term. Ranks that hold parts of the vocabulary
+ * would each have their part's, and put them together between one phase and the next; what a phase
+ * needs beside it is in the rank's own logits. */
+typedef struct ms_head_record {
+  /* sums: over the student's ids, over those outside a top-k support, over a full teacher's */
+  ms_logsum student, rest, teacher;
+  int64_t student_top, teacher_top; /* the first largest id; -1: none is finite */
+  double head_gap, tail_gap;        /* where the objective needs them */
+  /* values: D and H = sum of h, in the objective's own units */
+  double value, slope;
+  double agree, teacher_mass, student_mass, teacher_entropy, student_entropy;
+} ms_head_record;
+
+/* What is added up over the rows, for each term: each row's value with its factor t_scale, and the fields
+ * of ms_term_result, times the row's weight. */
 enum {
   MS_HEAD_VALUE = 0,
+  MS_HEAD_WEIGHT,
+  MS_HEAD_ROWS,
   MS_HEAD_AGREE,
   MS_HEAD_TEACHER_MASS,
   MS_HEAD_STUDENT_MASS,
   MS_HEAD_TEACHER_ENTROPY,
   MS_HEAD_STUDENT_ENTROPY,
-  MS_HEAD_STATS
+  MS_HEAD_TOTALS
 };
 
 typedef struct ms_head_term {
-  int32_t kind, objective, tail; /* as in ms_term */
+  int32_t kind, objective, tail; /* as in ms_term; the objective is the one to be computed */
+  int32_t gaps;                  /* its value needs the gaps over head and tail first */
   int32_t source;                /* index of a full target's source; -1: top-k or CE */
   int64_t vocab;                 /* ids that take part: V, or the student's width for CE */
   double inv_t, inv_tt;          /* 1 / T for the student, 1 / (T Tt) for a full teacher */
@@ -64,13 +87,15 @@ typedef struct ms_head_term {
   double sign_width;   /* tvd: |lq - lp| up to here has no sign */
   const float *weight; /* [rows]: a */
   int32_t k;           /* top-k: */
-  const int32_t *row;  /* [rows]: the row of the arrays below */
+  const int32_t *row;  /* [rows]: the row of the arrays below, which begin with row `first` */
+  int64_t first;
   const int32_t *id;
   const float *log_p, *log_rest;
 } ms_head_term;
 
 typedef struct ms_head_args {
-  double *stats; /* [rows, terms, MS_HEAD_STATS] */
+  double *total;          /* [terms, MS_HEAD_TOTALS]: added to, row by row */
+  ms_head_record *record; /* [rows, terms], scratch */
   float *logits; /* [rows, vocab]: of the head's product; becomes the gradient when `gradient` */
   const int32_t *label; /* [rows]; NULL without CE */
   int64_t rows, vocab;

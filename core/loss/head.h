@@ -6,15 +6,6 @@
 #define MS_HEAD_H
 #include "target.h"
 
-/* Memory that calls in succession share: zeroed at first, grows to what was needed, freed by
- * ms_head_space_free. Not for two calls at once. */
-typedef struct ms_head_space {
-  ms_device *dev;
-  void *data;
-  size_t bytes;
-} ms_head_space;
-void ms_head_space_free(ms_head_space *space);
-
 enum { MS_HEAD_BUDGET = 128 << 20 }; /* bytes, when none are given */
 
 typedef struct ms_head_call {
@@ -26,11 +17,11 @@ typedef struct ms_head_call {
   const float *weight[2]; /* [rows], host, by MS_ON_RESPONSE and MS_ON_ALL */
   int32_t terms;
   const ms_term *term;
-  int64_t budget;         /* bytes of workspace; 0 for the default */
-  ms_act d_hidden;        /* [rows, width], set; none: no gradients are made */
-  float *d_head;          /* [vocab, width], added to; NULL: frozen head */
-  ms_term_result *result; /* [terms] */
-  ms_head_space *space;   /* NULL: allocated and freed by the call */
+  int64_t budget;               /* bytes of workspace; 0 for the default */
+  ms_act d_hidden;              /* [rows, width], set; none: no gradients are made */
+  float *d_head;                /* [vocab, width], added to; NULL: frozen head */
+  ms_term_result *result;       /* [terms] */
+  ms_head_workspace *workspace; /* NULL: allocated and freed by the call */
 } ms_head_call;
 
 /* Errors name the term. Every term's norm must be given (> 0) or <= 0 for "this call's own". A
@@ -38,6 +29,6 @@ typedef struct ms_head_call {
 ms_status ms_head_learn(const ms_head_call *call);
 /* Bytes that ms_head_learn takes at most for this budget and these shapes: what plans print. It
  * looks at head, rows, terms and their targets, budget and whether there is d_hidden. */
-int64_t ms_head_workspace(const ms_head_call *call);
+int64_t ms_head_workspace_bytes(const ms_head_call *call);
 
 #endif

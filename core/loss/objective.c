@@ -1,20 +1,33 @@
-/* objective.c - the table of objectives: names, parameters, the factor that T asks for. */
+/* objective.c - the records of the objectives; kernels/objective.h has their list and formulas. */
 #include "objective.h"
 
 #include <stddef.h>
 
 /* A divergence at temperature T has gradients of order 1/T^2 in the logits, and T^2 makes up for
  * it. tvd's have only one factor 1/T. */
-static const ms_objective table[] = {
-    [MS_FORWARD_KL] = {"forward_kl", NULL, 0, 0, 2},
-    [MS_REVERSE_KL] = {"reverse_kl", NULL, 0, 0, 2},
-    [MS_JS] = {"js", "beta", 0.5, 0, 2},
-    [MS_SKEWED_FORWARD_KL] = {"skewed_forward_kl", "lambda", 0.1, 1, 2},
-    [MS_SKEWED_REVERSE_KL] = {"skewed_reverse_kl", "lambda", 0.1, 1, 2},
-    [MS_ADAPTIVE_KL] = {"adaptive_kl", "alpha", 0.5, 0, 2},
-    [MS_TVD] = {"tvd", NULL, 0, 0, 1},
+static const ms_objective table[MS_OBJECTIVE_COUNT] = {
+    [MS_OBJECTIVE_forward_kl] = {.name = "forward_kl", .power = 2},
+    [MS_OBJECTIVE_reverse_kl] = {.name = "reverse_kl", .power = 2},
+    [MS_OBJECTIVE_js] = {"js", "beta", 0.5, 0, 1, .power = 2},
+    [MS_OBJECTIVE_skewed_forward_kl] = {"skewed_forward_kl", "lambda", 0.1, 0, 1, .open = 1,
+                                        .power = 2},
+    [MS_OBJECTIVE_skewed_reverse_kl] = {"skewed_reverse_kl", "lambda", 0.1, 0, 1, .open = 1,
+                                        .power = 2},
+    [MS_OBJECTIVE_adaptive_kl] = {"adaptive_kl", "alpha", 0.5, 0, 1, .power = 2, .gaps = 1},
+    [MS_OBJECTIVE_tvd] = {.name = "tvd", .power = 1},
 };
 
-const ms_objective *ms_objective_get(int objective) {
-  return objective >= 0 && objective <= MS_TVD ? &table[objective] : NULL;
+int32_t ms_objectives(void) { return MS_OBJECTIVE_COUNT; }
+
+const ms_objective *ms_objective_get(int32_t number) {
+  return number >= 0 && number < MS_OBJECTIVE_COUNT ? &table[number] : NULL;
+}
+
+int ms_objective_resolve(int objective, double parameter) {
+  int reverse = objective == MS_OBJECTIVE_skewed_reverse_kl;
+  int skewed = objective == MS_OBJECTIVE_skewed_forward_kl || reverse;
+  if (objective == MS_OBJECTIVE_js && parameter == 1) return MS_OBJECTIVE_reverse_kl;
+  if ((objective == MS_OBJECTIVE_js || skewed) && parameter == 0)
+    return reverse ? MS_OBJECTIVE_reverse_kl : MS_OBJECTIVE_forward_kl;
+  return objective;
 }

@@ -65,7 +65,8 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   if (!t->options.vocab) t->options.vocab = head->vocab;
   if (options->kind == MS_TARGET_TOPK && isnan(options->temperature)) t->options.temperature = 1;
   t->bytes = lay_out(t, NULL);
-  ms_status st = dev ? ms_device_new(dev, t->bytes, &p) : ms_alloc_undefined(t->bytes, "target", &p);
+  ms_status st =
+      dev ? ms_device_new(dev, t->bytes, &p) : ms_alloc_undefined(t->bytes, "target", &p);
   if (st != MS_OK) {
     ms_free(t);
     return st;
@@ -80,7 +81,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
 
 void ms_target_free(ms_target *t) {
   if (!t) return;
-  if (t->hold) t->hold(t->owner, -1);
+  if (t->refer) t->refer(t->owner, -1);
   if (t->dev)
     ms_device_free(t->dev, t->data, t->bytes);
   else
@@ -91,44 +92,41 @@ void ms_target_free(ms_target *t) {
 
 /* ---- from a teacher's hidden states ---- */
 
-static ms_status make_topk(ms_target *t, ms_act hidden, int64_t budget) {
+static ms_status topk_chunk(ms_target *t, ms_act hidden, float *logits, int64_t first, int64_t n) {
   const ms_head_weights *h = &t->head;
-  ms_device *dev = t->dev;
-  int32_t k = t->options.k;
-  int64_t most = (budget > 0 ? budget : MS_HEAD_BUDGET) / (4 * h->vocab), rows = t->rows;
-  void *logits;
-  ms_status st = MS_OK;
+  const ms_target_options *o = &t->options;
+  ms_topk_args a = {.id = t->id + first * o->k,
+                    .log_p = t->log_p + first * o->k,
+                    .log_rest = t->log_rest + first,
+                    .logits = logits,
+                    .rows = n,
+                    .stride = h->vocab,
+                    .vocab = o->vocab,
+                    .k = o->k,
+                    .inv_t = (float)(1 / (o->temperature * o->teacher_temperature)),
+                    .scale = h->scale,
+                    .soft_cap = h->soft_cap};
+  MS_TRY(MS_OP(t->dev, linear, ms_act_f32(logits), ms_act_at(hidden, first * h->width), h->w,
+               h->dtype, n, h->width, h->vocab, 0));
+  return MS_OP(t->dev, topk, &a);
+}
 
+static ms_status make_topk(ms_target *t, ms_act hidden, int64_t budget,
+                           ms_head_workspace *workspace) {
+  int64_t row_bytes = t->head.vocab * (int64_t)sizeof(float), rows = t->rows;
+  int64_t most = (budget > 0 ? budget : MS_HEAD_BUDGET) / row_bytes;
   if (!rows) return MS_OK;
   if (most < 1) most = 1;
   int64_t chunks = (rows + most - 1) / most, size = (rows + chunks - 1) / chunks;
-  size_t bytes = (size_t)(size * h->vocab) * 4;
-  MS_TRY(ms_device_new(dev, bytes, &logits));
-  for (int64_t r = 0; r < rows && st == MS_OK; r += size) {
-    int64_t n = rows - r < size ? rows - r : size;
-    ms_topk_args a = {t->id + r * k,
-                      t->log_p + r * k,
-                      t->log_rest + r,
-                      logits,
-                      n,
-                      h->vocab,
-                      t->options.vocab,
-                      k,
-                      (float)(1 / (t->options.temperature * t->options.teacher_temperature)),
-                      h->scale,
-                      h->soft_cap};
-    MS_TRY_OR(end, MS_OP(dev, linear, ms_act_f32(logits), ms_act_at(hidden, r * h->width), h->w,
-                         h->dtype, n, h->width, h->vocab, 0));
-    MS_TRY_OR(end, MS_OP(dev, topk, &a));
-  }
-end:
-  ms_device_free(dev, logits, bytes);
-  return st;
+  MS_TRY(ms_head_workspace_reserve(workspace, t->dev, (size_t)(size * row_bytes)));
+  for (int64_t r = 0; r < rows; r += size)
+    MS_TRY(topk_chunk(t, hidden, workspace->data, r, rows - r < size ? rows - r : size));
+  return MS_OK;
 }
 
-static ms_status fill(ms_target *t, ms_act hidden, int64_t budget) {
+static ms_status fill(ms_target *t, ms_act hidden, int64_t budget, ms_head_workspace *workspace) {
   const ms_head_weights *h = &t->head;
-  if (t->options.kind == MS_TARGET_TOPK) return make_topk(t, hidden, budget);
+  if (t->options.kind == MS_TARGET_TOPK) return make_topk(t, hidden, budget, workspace);
   if (!t->rows) return MS_OK;
   if (t->options.kind == MS_TARGET_HIDDEN)
     return MS_OP(t->dev, cast, t->hidden, t->options.hidden_dtype, hidden.at, hidden.dtype,
@@ -139,19 +137,22 @@ static ms_status fill(ms_target *t, ms_act hidden, int64_t budget) {
 
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
                          ms_act hidden, const ms_head_weights *head, int64_t budget,
-                         void (*hold)(void *owner, int by), void *owner, ms_target **out) {
+                         ms_head_workspace *workspace, void (*refer)(void *owner, int by),
+                         void *owner, ms_target **out) {
   ms_target *t;
   *out = NULL;
   MS_TRY(check_options(options, rows, head->vocab));
   MS_TRY(new_target(dev, options, rows, head, &t));
-  ms_status st = fill(t, hidden, budget);
+  ms_head_workspace own = {0};
+  ms_status st = fill(t, hidden, budget, workspace ? workspace : &own);
+  ms_head_workspace_free(&own);
   if (st != MS_OK) {
     ms_target_free(t);
     return st;
   }
-  if (options->kind == MS_TARGET_HIDDEN && hold) {
-    hold(owner, 1);
-    t->hold = hold;
+  if (options->kind == MS_TARGET_HIDDEN && refer) {
+    refer(owner, 1);
+    t->refer = refer;
     t->owner = owner;
   }
   *out = t;

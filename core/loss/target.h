@@ -1,7 +1,7 @@
 /* target.h - what a teacher says about supervised rows, in three kinds behind one handle.
  *
  * Row r belongs to the r-th position of the batch whose weight for `options.on` is positive. A
- * hidden target keeps its teacher's head alive through `hold`, and is of no use once that changed.
+ * hidden target keeps its teacher's head alive through `refer`, and is of no use once that changed.
  *
  * In bf16 a component of a state is off by up to 2^-8 of itself, by 1.66e-3 in the root mean square.
  * That moves logits by that part of their standard deviation s (by more only where large components
@@ -9,7 +9,7 @@
  * 2^-17 (s / T)^2 = 8e-6 (s / T)^2 in each row. */
 #ifndef MS_TARGET_H
 #define MS_TARGET_H
-#include "../tensor/tensor.h"
+#include "workspace.h"
 
 /* Where logits come from: a final hidden state and a head. Everything a family may do between the
  * last norm and the softmax is here, so that no path can forget it. */
@@ -36,13 +36,13 @@ struct ms_target {
   ms_device *dev; /* where the arrays are; NULL: host memory */
   void *data;     /* all of the arrays; those below lie in it */
   size_t bytes;
-  int32_t *id;          /* topk: [rows, k] */
-  float *log_p;         /* topk: [rows, k] */
-  float *log_rest;      /* topk: [rows] */
-  float *logits;        /* logits: [rows, head.vocab], before scale and soft cap */
-  void *hidden;         /* hidden: [rows, head.width], in options.hidden_dtype */
-  ms_head_weights head; /* hidden: as given; logits: vocab, scale and soft_cap */
-  void (*hold)(void *owner, int by);
+  int32_t *id;                        /* topk: [rows, k] */
+  float *log_p;                       /* topk: [rows, k] */
+  float *log_rest;                    /* topk: [rows] */
+  float *logits;                      /* logits: [rows, head.vocab], before scale and soft cap */
+  void *hidden;                       /* hidden: [rows, head.width], in options.hidden_dtype */
+  ms_head_weights head;               /* hidden: as given; logits: vocab, scale and soft_cap */
+  void (*refer)(void *owner, int by); /* counts references to the head's owner */
   void *owner;
   int64_t made;    /* hidden: head.changes when it was made */
   uint64_t labels; /* what the rows' next tokens hash to; 0: made of values, not known */
@@ -50,10 +50,11 @@ struct ms_target {
 
 /* Makes a target of any kind from the hidden states ([rows, width], after the final norm, on
  * the device) of the rows in question, in chunks within `budget` bytes (0: the default, as for the
- * head). `hold(owner, +1)` keeps the head alive, `hold(owner, -1)` lets go; called for hidden
- * targets only. rows may be 0. */
+ * head). `refer(owner, +1)` keeps the head alive, `refer(owner, -1)` lets go; called for hidden
+ * targets only. The chunks are in `workspace`; NULL: allocated and freed. rows may be 0. */
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
                          ms_act hidden, const ms_head_weights *head, int64_t budget,
-                         void (*hold)(void *owner, int by), void *owner, ms_target **out);
+                         ms_head_workspace *workspace, void (*refer)(void *owner, int by),
+                         void *owner, ms_target **out);
 
 #endif

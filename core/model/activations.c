@@ -231,11 +231,11 @@ void ms_activations_free(ms_model *m) {
     ms_free(a);
   }
   ms_device_free(m->dev, m->rope.table, m->rope.bytes);
-  ms_head_space_free(&m->head_space);
+  ms_head_workspace_free(&m->head_workspace);
 }
 
 size_t ms_activations_bytes(const ms_model *m) {
-  size_t bytes = m->rope.bytes + m->head_space.bytes;
+  size_t bytes = m->rope.bytes + m->head_workspace.bytes;
   for (const struct ms_activations *a = m->act; a; a = a->next) bytes += a->bytes;
   return bytes;
 }

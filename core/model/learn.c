@@ -158,8 +158,9 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
                               "hidden states"));
   }
   ms_model_head(teacher, &head);
-  MS_TRY_OR(end, ms_target_make(teacher->dev, options, pass.rows, hidden, &head,
-                                teacher->head_bytes, hold_model, teacher, &target));
+  MS_TRY_OR(end,
+            ms_target_make(teacher->dev, options, pass.rows, hidden, &head, teacher->head_bytes,
+                           &teacher->head_workspace, hold_model, teacher, &target));
   MS_TRY_OR(end, check_target(teacher, batch, row, target));
   target->labels = hash_labels(batch, options->on);
   *out = target;
@@ -246,7 +247,7 @@ static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, con
                        .d_hidden = learn ? ms_pass_d_hidden(pass) : (ms_act){NULL, MS_F32},
                        .d_head = learn ? model->head.g : NULL,
                        .result = result,
-                       .space = &model->head_space};
+                       .workspace = &model->head_workspace};
   ms_model_head(model, &call.head);
   MS_TRY(ms_head_learn(&call));
   return learn ? ms_pass_backward(pass) : MS_OK;

@@ -86,7 +86,7 @@ struct ms_model {
   int summed; /* whether the gradients are those of all ranks: nothing may be added to them */
   ms_changes changes, head_changes; /* of all weights but the head's matrix; of that */
   ms_rope_tables rope;              /* for all positions met so far */
-  ms_head_space head_space;         /* of the fused head, for one call after the other */
+  ms_head_workspace head_workspace; /* of the fused head, for one call after the other */
   struct ms_activations *act;       /* a list: those of passes that are alive, and idle ones */
 };
 

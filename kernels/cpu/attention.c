@@ -114,7 +114,7 @@ static ms_status forward_share(const forward_call *f, const int32_t *segment_sta
   const ms_attention_shape *a = f->shape;
   void *scratch;
   ms_status st = ms_alloc_undefined(sizeof(forward_scratch) + (size_t)(3 * a->head_dim * TILE) * 4,
-                          "attention", &scratch);
+                                    "attention", &scratch);
   for (int64_t g = 0; g < a->segments; g++) {
     int64_t start = segment_start[g], end = segment_start[g + 1];
     int64_t tiles = (end - start + TILE - 1) / TILE;

@@ -2,20 +2,17 @@
  *
  * Each block's exponentials are taken relative to the block's own maximum, so one pass over memory
  * gives maxima, sums and the exponentials themselves, and nothing that matters underflows. topk.c
- * and head_loss.c share these functions: equal rows give bitwise equal log-probabilities. */
+ * and the head_*.c share these functions: equal rows give bitwise equal log-probabilities. */
 #ifndef MS_CPU_LOGSUM_H
 #define MS_CPU_LOGSUM_H
+#include "../head.h"
 #include "softmax_math.h"
 
 /* Elements of a block, and how far ahead of it the row is fetched: measured, memory then works while
  * exponentials are made. */
 enum { LOGSUM_BLOCK = 1024, LOGSUM_AHEAD = 4096 };
 
-/* sum of exp((z - max) inv_t), with max in units of z; max is -inf when there is nothing. */
-typedef struct logsum {
-  float max;
-  double sum;
-} logsum;
+typedef ms_logsum logsum;
 
 static inline logsum logsum_none(void) { return (logsum){-INFINITY, 0}; }
 

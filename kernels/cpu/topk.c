@@ -84,12 +84,12 @@ static void topk_row(const ms_topk_args *a, int64_t r, float *max, float *sum) {
 ms_status MS_KERNEL(topk)(ms_stream *s, const ms_topk_args *args) {
   int64_t blocks = (args->vocab + LOGSUM_BLOCK - 1) / LOGSUM_BLOCK;
   void *scratch;
-  MS_TRY(ms_alloc_undefined((size_t)(omp_get_max_threads() * blocks) * 8, "topk: scratch", &scratch));
+  size_t each = (size_t)(2 * blocks) * sizeof(float);
+  MS_TRY(ms_scratch((size_t)omp_get_max_threads() * each, "topk: scratch", &scratch));
 #pragma omp parallel for schedule(dynamic, 4)
   for (int64_t r = 0; r < args->rows; r++) {
     float *max = (float *)scratch + 2 * blocks * omp_get_thread_num();
     topk_row(args, r, max, max + blocks);
   }
-  ms_free(scratch);
   return MS_OK;
 }

@@ -14,6 +14,7 @@
 #include "core/base/memory.h"
 #include "core/loss/head.h"
 #include "kernels/head.h"
+#include "kernels/objective.h"
 
 enum { VOCAB = 151936, ROWS = 512, TOPK = 64, MOST = 64 };
 
@@ -78,6 +79,7 @@ static ms_head_term kd(int objective, double t, const float *weight, const int32
                        const ms_topk_args *top) {
   return (ms_head_term){.kind = MS_TERM_KD,
                         .objective = objective,
+                        .gaps = objective == MS_OBJECTIVE_adaptive_kl,
                         .source = top ? -1 : 0,
                         .vocab = VOCAB,
                         .inv_t = 1 / t,
@@ -111,10 +113,12 @@ static void bench_load(const ms_ops *ops, const load *l, float *z, const float *
                        const int32_t *label, const int32_t *row) {
   double pass[MOST], sweep[MOST], ratio[MOST];
   size_t bytes = (size_t)ROWS * VOCAB * 4;
-  void *stats;
-  must(ms_alloc(ROWS * 3 * MS_HEAD_STATS * 8, "bench", &stats));
-  ms_head_source source = {y, VOCAB, 1, 0, row};
-  ms_head_args a = {.stats = stats,
+  void *record;
+  double total[3 * MS_HEAD_TOTALS] = {0};
+  must(ms_alloc(ROWS * 3 * sizeof(ms_head_record), "bench", &record));
+  ms_head_source source = {y, VOCAB, 1, 0, row, 0};
+  ms_head_args a = {.total = total,
+                    .record = record,
                     .logits = z,
                     .label = label,
                     .rows = ROWS,
@@ -135,7 +139,7 @@ static void bench_load(const ms_ops *ops, const load *l, float *z, const float *
     sweep[i] = t1 - t0;
     ratio[i] = pass[i] / sweep[i];
   }
-  ms_free(stats);
+  ms_free(record);
   printf("%-44s %7.1f ms  floor %6.1f ms  ratio %.2f", l->name, 1e3 * median(pass, rounds),
          1e3 * median(sweep, rounds), median(ratio, rounds));
   printf("  (best %.1f / %.1f = %.2f)\n", 1e3 * pass[0], 1e3 * sweep[0], pass[0] / sweep[0]);
@@ -154,15 +158,24 @@ static void bench_loss(const ms_ops *ops) {
   ms_topk_args top = teacher(ops, y);
   const load loads[] = {
       {"ce", 1, {ce(one)}, 0},
-      {"forward_kl, top-64, T = 1", 1, {kd(MS_FORWARD_KL, 1, one, row, &top)}, 0},
-      {"ce + forward_kl, top-64, T = 1", 2, {ce(one), kd(MS_FORWARD_KL, 1, one, row, &top)}, 0},
-      {"ce + js, top-64, T = 1", 2, {ce(one), kd(MS_JS, 1, one, row, &top)}, 0},
-      {"ce + adaptive_kl, top-64, T = 1", 2, {ce(one), kd(MS_ADAPTIVE_KL, 1, one, row, &top)}, 0},
-      {"forward_kl, top-64, T = 2", 1, {kd(MS_FORWARD_KL, 2, one, row, &top)}, 0},
-      {"ce + forward_kl, top-64, T = 2", 2, {ce(one), kd(MS_FORWARD_KL, 2, one, row, &top)}, 0},
-      {"forward_kl, full teacher, T = 1", 1, {kd(MS_FORWARD_KL, 1, one, row, NULL)}, 1},
-      {"ce + js, full teacher, T = 2", 2, {ce(one), kd(MS_JS, 2, one, row, NULL)}, 1},
-      {"adaptive_kl, full teacher, T = 1", 1, {kd(MS_ADAPTIVE_KL, 1, one, row, NULL)}, 1},
+      {"forward_kl, top-64, T = 1", 1, {kd(MS_OBJECTIVE_forward_kl, 1, one, row, &top)}, 0},
+      {"ce + forward_kl, top-64, T = 1",
+       2,
+       {ce(one), kd(MS_OBJECTIVE_forward_kl, 1, one, row, &top)},
+       0},
+      {"ce + js, top-64, T = 1", 2, {ce(one), kd(MS_OBJECTIVE_js, 1, one, row, &top)}, 0},
+      {"ce + adaptive_kl, top-64, T = 1",
+       2,
+       {ce(one), kd(MS_OBJECTIVE_adaptive_kl, 1, one, row, &top)},
+       0},
+      {"forward_kl, top-64, T = 2", 1, {kd(MS_OBJECTIVE_forward_kl, 2, one, row, &top)}, 0},
+      {"ce + forward_kl, top-64, T = 2",
+       2,
+       {ce(one), kd(MS_OBJECTIVE_forward_kl, 2, one, row, &top)},
+       0},
+      {"forward_kl, full teacher, T = 1", 1, {kd(MS_OBJECTIVE_forward_kl, 1, one, row, NULL)}, 1},
+      {"ce + js, full teacher, T = 2", 2, {ce(one), kd(MS_OBJECTIVE_js, 2, one, row, NULL)}, 1},
+      {"adaptive_kl, full teacher, T = 1", 1, {kd(MS_OBJECTIVE_adaptive_kl, 1, one, row, NULL)}, 1},
   };
   for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
     if (loads[i].full) { /* top-k took its ids out of them */
@@ -202,7 +215,8 @@ static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_
   p->label = label;
   for (int64_t r = 0; r < rows; r++) p->label[r] = (int32_t)((r * 7919) % vocab);
   ms_head_weights head = {p->head, MS_F32, vocab, width, 1, 0, NULL};
-  must(ms_target_make(dev, &o, rows, ms_act_f32(p->hidden), &head, 0, NULL, NULL, &p->target));
+  must(
+      ms_target_make(dev, &o, rows, ms_act_f32(p->hidden), &head, 0, NULL, NULL, NULL, &p->target));
   p->term[0] = (ms_term){.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 0.5, .t_scale = NAN};
   p->term[1] = (ms_term){.kind = MS_TERM_KD,
                          .on = MS_ON_ALL,
@@ -249,10 +263,10 @@ static void products(const ms_head_call *c, float *logits, int64_t size) {
 static void bench_head(ms_device *dev) {
   double whole[MOST], alone[MOST], ratio[MOST];
   problem p;
-  ms_head_space space = {NULL, NULL, 0};
+  ms_head_workspace space = {0};
   int64_t rows = 400, width = 896;
   make(&p, dev, rows, VOCAB, width, TOPK);
-  p.call.space = &space;
+  p.call.workspace = &space;
   /* what the call takes tells its chunks: equal ones, as few as fit */
   int64_t most = MS_HEAD_BUDGET / (VOCAB * 4 + 200), chunks = (rows + most - 1) / most;
   float *logits = floats((rows + chunks - 1) / chunks * VOCAB, 3, 1);
@@ -272,7 +286,7 @@ static void bench_head(ms_device *dev) {
       "%.1f %% (median of ratios)\n",
       (long long)rows, (long long)chunks, VOCAB, (long long)width, 1e3 * median(whole, n),
       1e3 * median(alone, n), 100 * median(ratio, n));
-  ms_head_space_free(&space);
+  ms_head_workspace_free(&space);
   ms_free(logits);
   drop(&p);
 }

@@ -24,7 +24,8 @@ static void fill(void) {
 static ms_target *target(int kind, int64_t rows) {
   ms_target_options o = {kind, kind == MS_TARGET_TOPK ? 4 : 0, MS_ON_ALL, MS_BF16, 0, 1, 1};
   ms_target *t = NULL;
-  CHECK(ms_target_make(dev, &o, rows, ms_act_f32(hidden), &weights, 0, hold, &held, &t) == MS_OK);
+  CHECK(ms_target_make(dev, &o, rows, ms_act_f32(hidden), &weights, 0, NULL, hold, &held, &t) ==
+        MS_OK);
   CHECK(ms_target_rows(t) == rows);
   return t;
 }
@@ -95,16 +96,16 @@ static void workspace(void) {
   float d_hidden[ROWS * WIDTH];
   ms_target *t = target(MS_TARGET_HIDDEN, ROWS);
   ms_head_call c = call_of(t, term, first, ROWS, label, NULL);
-  ms_head_space space = {NULL, NULL, 0};
+  ms_head_workspace space = {0};
   c.d_hidden = ms_act_f32(d_hidden);
-  c.space = &space;
+  c.workspace = &space;
   for (int64_t budget = 2048; budget <= 1 << 20; budget *= 2) {
     c.budget = budget;
-    CHECK(ms_head_workspace(&c) <= budget);
+    CHECK(ms_head_workspace_bytes(&c) <= budget);
   }
   c.budget = 2048;
   CHECK(ms_head_learn(&c) == MS_OK);
-  CHECK((int64_t)space.bytes == ms_head_workspace(&c));
+  CHECK((int64_t)space.bytes == ms_head_workspace_bytes(&c));
   void *data = space.data;
   int64_t live = ms_test_live();
   c.result = again;
@@ -114,10 +115,10 @@ static void workspace(void) {
   CHECK(first[1].rows == ROWS && first[1].value >= 0 && first[1].value < 1e-4);
   c.budget = 1 << 20; /* grows */
   CHECK(ms_head_learn(&c) == MS_OK);
-  CHECK((int64_t)space.bytes == ms_head_workspace(&c) && space.bytes > 2048);
-  ms_head_space_free(&space);
-  CHECK(space.data == NULL && ms_test_live() == live - 1);
-  ms_head_space_free(&space);
+  CHECK((int64_t)space.bytes == ms_head_workspace_bytes(&c) && space.bytes > 2048);
+  ms_head_workspace_free(&space);
+  CHECK(!space.data && !space.host && ms_test_live() == live - 2);
+  ms_head_workspace_free(&space);
   ms_target_free(t);
 }
 

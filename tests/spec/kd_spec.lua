@@ -13,12 +13,11 @@ local function target(options)
 end
 
 describe('kd', function()
-  it('lists the objectives in the order of the core', function()
-    local numbers = { C.MS_FORWARD_KL, C.MS_REVERSE_KL, C.MS_JS, C.MS_SKEWED_FORWARD_KL, C.MS_SKEWED_REVERSE_KL,
-      C.MS_ADAPTIVE_KL, C.MS_TVD }
-    assert.equal(#numbers, #ms.kd.objectives)
+  it('lists the objectives that the core has, all of which are defined in the tests', function()
+    assert.same({ 'forward_kl', 'reverse_kl', 'js', 'skewed_forward_kl', 'skewed_reverse_kl', 'adaptive_kl', 'tvd' },
+      ms.kd.objectives)
     for i, name in ipairs(ms.kd.objectives) do
-      assert.equal(tonumber(numbers[i]), ms.kd(target(), 1, { objective = name }).c.objective)
+      assert.equal(i - 1, ms.kd(target(), 1, { objective = name }).c.objective)
     end
     assert.equal(tonumber(C.MS_TAIL_RENORMALIZE), ms.kd(target(), 1, { tail = 'renormalize' }).c.tail)
     assert.equal(tonumber(C.MS_ON_ALL), ms.ce(1, { on = 'all' }).c.on)

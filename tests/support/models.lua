@@ -21,7 +21,7 @@ local NAN = 0 / 0
 function M.terms(list)
   local t = ffi.new('ms_term[?]', #list)
   for i, e in ipairs(list) do
-    t[i - 1] = { kind = e.kd and C.MS_TERM_KD or C.MS_TERM_CE, objective = C.MS_FORWARD_KL,
+    t[i - 1] = { kind = e.kd and C.MS_TERM_KD or C.MS_TERM_CE, objective = 0,
                  on = e.on or C.MS_ON_RESPONSE, weight = e.weight or 1, parameter = NAN,
                  temperature = e.temperature or 1, t_scale = NAN, norm = e.norm or 0,
                  target = e.kd or nil }

@@ -1,19 +1,22 @@
 --- The objectives: what each is called, and its parameter with bounds, default and meaning where it
---- has one.
+--- has one, as the core knows them.
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
 local schema = require 'moonstill.base.schema'
 
 local M = {}
 
 -- In the order of the core's numbers.
-local LIST = {
-  { name = 'forward_kl' },
-  { name = 'reverse_kl' },
-  { name = 'js', parameter = 'beta', default = 0.5, kind = 'number >= 0 <= 1' },
-  { name = 'skewed_forward_kl', parameter = 'lambda', default = 0.1, kind = 'number >= 0 < 1' },
-  { name = 'skewed_reverse_kl', parameter = 'lambda', default = 0.1, kind = 'number >= 0 < 1' },
-  { name = 'adaptive_kl', parameter = 'alpha', default = 0.5, kind = 'number >= 0 <= 1' },
-  { name = 'tvd' },
-}
+local LIST = {}
+for i = 1, C.ms_objectives() do
+  local o = C.ms_objective_get(i - 1)
+  LIST[i] = { name = ffi.string(o.name) }
+  if o.parameter ~= nil then
+    LIST[i].parameter = ffi.string(o.parameter)
+    LIST[i].default = o.normal
+    LIST[i].kind = ('number >= %g %s %g'):format(o.low, o.open ~= 0 and '<' or '<=', o.high)
+  end
+end
 
 --- Their names; the first one is the default.
 M.names = {}

@@ -1,0 +1,146 @@
+/* workspace.c - the memory of a call of the head. What depends on the vocabulary is for a chunk of rows,
+ * whose size the budget decides. */
+#include <string.h>
+
+#include "../base/memory.h"
+#include "head_call.h"
+
+static void *cut(char *base, size_t *used, size_t bytes) {
+  void *p = base ? base + *used : NULL;
+  *used += (bytes + MS_ALIGN - 1) / MS_ALIGN * MS_ALIGN;
+  return p;
+}
+
+int ms_head_full_of(const ms_head_work *w, const ms_target *target) {
+  int i = 0;
+  while (i < w->fulls && w->full[i].target != target) i++;
+  return i;
+}
+
+/* Terms of one full target share its logits. */
+static void list_fulls(ms_head_work *w) {
+  const ms_head_call *c = w->call;
+  w->fulls = 0;
+  for (int32_t i = 0; i < c->terms; i++) {
+    if (!ms_head_is_full(&c->term[i])) continue;
+    int at = ms_head_full_of(w, c->term[i].target);
+    if (at == w->fulls) w->full[w->fulls++].target = c->term[i].target;
+  }
+}
+
+/* The device's part with chunks of `size` rows; with `base` NULL only adds up. */
+static size_t lay_device(ms_head_work *w, char *base, int64_t size) {
+  const ms_head_call *c = w->call;
+  size_t u = 0, n = (size_t)size, rows = (size_t)c->rows, terms = (size_t)c->terms;
+  w->label = cut(base, &u, rows * sizeof *w->label);
+  for (int on = 0; on < 2; on++) {
+    w->row[on] = cut(base, &u, rows * sizeof *w->row[on]);
+    w->weight[on] = cut(base, &u, rows * sizeof *w->weight[on]);
+  }
+  w->total = cut(base, &u, terms * MS_HEAD_TOTALS * sizeof *w->total);
+  w->record = cut(base, &u, n * terms * sizeof *w->record);
+  w->logits = cut(base, &u, n * (size_t)c->head.vocab * sizeof *w->logits);
+  for (int i = 0; i < w->fulls; i++) {
+    ms_head_full *f = &w->full[i];
+    const ms_head_weights *h = &f->target->head;
+    int copied = ms_head_needs_f32(f->target);
+    f->logits = cut(base, &u, n * (size_t)h->vocab * sizeof *f->logits);
+    f->f32 = cut(base, &u, copied ? n * (size_t)h->width * sizeof *f->f32 : 0);
+  }
+  for (int32_t i = 0; i < c->terms; i++) {
+    const ms_term *t = &c->term[i];
+    ms_head_upload *up = &w->upload[i];
+    int host = t->kind == MS_TERM_KD && !ms_head_is_full(t) && !t->target->dev;
+    size_t k = host ? (size_t)t->target->options.k : 0;
+    up->id = cut(base, &u, n * k * sizeof *up->id);
+    up->log_p = cut(base, &u, n * k * sizeof *up->log_p);
+    up->log_rest = cut(base, &u, k ? n * sizeof *up->log_rest : 0);
+  }
+  return u;
+}
+
+static size_t lay_host(ms_head_work *w, char *base) {
+  size_t u = 0, t = (size_t)w->call->terms;
+  w->full = cut(base, &u, t * sizeof *w->full);
+  w->upload = cut(base, &u, t * sizeof *w->upload);
+  w->term = cut(base, &u, t * sizeof *w->term);
+  w->source = cut(base, &u, t * sizeof *w->source);
+  w->norm = cut(base, &u, t * sizeof *w->norm);
+  w->host_total = cut(base, &u, t * MS_HEAD_TOTALS * sizeof *w->host_total);
+  w->host_row = cut(base, &u, (size_t)w->call->rows * sizeof(float));
+  return u;
+}
+
+/* Rows of a chunk: what fits into the budget, in chunks of equal size. */
+static int64_t chunk_size(ms_head_work *w) {
+  const ms_head_call *c = w->call;
+  size_t budget = c->budget > 0 ? (size_t)c->budget : MS_HEAD_BUDGET;
+  size_t all = lay_device(w, NULL, 0);
+  int64_t few = 64, most;
+  size_t per_row = (lay_device(w, NULL, few) - all + (size_t)few - 1) / (size_t)few;
+  most = budget > all ? (int64_t)((budget - all) / per_row) : 1;
+  /* roundings to whole cache lines can make that a little too many */
+  while (most > 1 && lay_device(w, NULL, most) > budget) most--;
+  if (most < 1) most = 1;
+  int64_t chunks = (c->rows + most - 1) / most;
+  return chunks ? (c->rows + chunks - 1) / chunks : 1;
+}
+
+static void free_device(ms_head_workspace *s) {
+  if (s->dev) ms_device_free(s->dev, s->data, s->bytes);
+  s->dev = NULL;
+  s->data = NULL;
+  s->bytes = 0;
+}
+
+void ms_head_workspace_free(ms_head_workspace *s) {
+  free_device(s);
+  ms_free(s->host);
+  s->host = NULL;
+  s->host_bytes = 0;
+}
+
+ms_status ms_head_workspace_reserve(ms_head_workspace *s, ms_device *dev, size_t bytes) {
+  if (s->dev == dev && s->bytes >= bytes) return MS_OK;
+  free_device(s);
+  MS_TRY(ms_device_new(dev, bytes, &s->data));
+  s->dev = dev;
+  s->bytes = bytes;
+  return MS_OK;
+}
+
+static ms_status reserve_host(ms_head_workspace *s, size_t bytes) {
+  if (s->host_bytes >= bytes) return MS_OK;
+  ms_free(s->host);
+  s->host = NULL;
+  s->host_bytes = 0;
+  MS_TRY(ms_alloc_undefined(bytes, "head: rows", &s->host));
+  s->host_bytes = bytes;
+  return MS_OK;
+}
+
+/* Lists the full targets and chooses the chunks; the host's part is there afterwards. */
+static ms_status plan(ms_head_work *w, const ms_head_call *call, ms_head_workspace *from) {
+  memset(w, 0, sizeof *w);
+  w->call = call;
+  MS_TRY(reserve_host(from, lay_host(w, NULL)));
+  lay_host(w, from->host);
+  list_fulls(w);
+  w->size = chunk_size(w);
+  return MS_OK;
+}
+
+ms_status ms_head_work_begin(ms_head_work *w, const ms_head_call *call, ms_head_workspace *from) {
+  MS_TRY(plan(w, call, from));
+  MS_TRY(ms_head_workspace_reserve(from, call->dev, lay_device(w, NULL, w->size)));
+  lay_device(w, from->data, w->size);
+  return MS_OK;
+}
+
+int64_t ms_head_workspace_bytes(const ms_head_call *call) {
+  ms_head_work w;
+  ms_head_workspace own = {0};
+  size_t bytes = plan(&w, call, &own) == MS_OK ? lay_device(&w, NULL, w.size) : 0;
+  ms_head_workspace_free(&own);
+  return (int64_t)bytes;
+}
