@@ -39,16 +39,17 @@ static ms_status check_options(const ms_target_options *o, int64_t rows, int64_t
 
 /* The arrays of a kind, in one piece; with `base` NULL only adds up. */
 static size_t lay_out(ms_target *t, char *base) {
-  size_t rows = (size_t)t->rows, k = (size_t)t->options.k,
-         half = t->options.hidden_dtype == MS_BF16;
+  size_t rows = (size_t)t->rows, k = (size_t)t->options.k;
   switch (t->options.kind) {
     case MS_TARGET_TOPK:
       t->id = (int32_t *)base;
       t->log_p = base ? (float *)base + rows * k : NULL;
       t->log_rest = base ? t->log_p + rows * k : NULL;
-      return rows * (8 * k + 4);
-    case MS_TARGET_HIDDEN: t->hidden = base; return rows * (size_t)t->head.width * (half ? 2 : 4);
-    default: t->logits = (float *)base; return rows * (size_t)t->head.vocab * 4;
+      return rows * (k * (sizeof *t->id + sizeof *t->log_p) + sizeof *t->log_rest);
+    case MS_TARGET_HIDDEN:
+      t->hidden = base;
+      return rows * (size_t)t->head.width * ms_dtype_size(t->options.hidden_dtype);
+    default: t->logits = (float *)base; return rows * (size_t)t->head.vocab * sizeof *t->logits;
   }
 }
 
@@ -72,7 +73,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
     return st;
   }
   t->dev = dev;
-  if (dev) ms_device_hold(dev);
+  if (dev) ms_device_retain(dev);
   t->data = p;
   lay_out(t, p);
   *out = t;
@@ -210,10 +211,10 @@ ms_status ms_target_topk(const ms_target_options *options, int64_t rows, const i
   MS_TRY(check_topk(options, rows, id, log_p, log_rest));
   MS_TRY(new_target(NULL, options, rows, &none, out));
   if (!rows) return MS_OK; /* the arrays may be NULL then, which memcpy may not be given */
-  size_t n = (size_t)rows * (size_t)options->k * 4;
-  memcpy((*out)->id, id, n);
-  memcpy((*out)->log_p, log_p, n);
-  memcpy((*out)->log_rest, log_rest, (size_t)rows * 4);
+  size_t n = (size_t)rows * (size_t)options->k;
+  memcpy((*out)->id, id, n * sizeof *id);
+  memcpy((*out)->log_p, log_p, n * sizeof *log_p);
+  memcpy((*out)->log_rest, log_rest, (size_t)rows * sizeof *log_rest);
   return MS_OK;
 }
 
@@ -267,10 +268,10 @@ static ms_status read_array(const ms_target *t, void *to, const void *from, size
 }
 
 ms_status ms_target_read(const ms_target *t, int32_t *id, float *log_p, float *log_rest) {
-  size_t rows = (size_t)t->rows, n = rows * (size_t)t->options.k * 4;
+  size_t rows = (size_t)t->rows, n = rows * (size_t)t->options.k;
   MS_REQUIRE(t->options.kind == MS_TARGET_TOPK, "target: a %s target has no top-k to read",
              kinds[t->options.kind]);
-  MS_TRY(read_array(t, id, t->id, n));
-  MS_TRY(read_array(t, log_p, t->log_p, n));
-  return read_array(t, log_rest, t->log_rest, rows * 4);
+  MS_TRY(read_array(t, id, t->id, n * sizeof *id));
+  MS_TRY(read_array(t, log_p, t->log_p, n * sizeof *log_p));
+  return read_array(t, log_rest, t->log_rest, rows * sizeof *log_rest);
 }

@@ -54,7 +54,7 @@ ms_status ms_head_run(const ms_tensor *hidden, const ms_tensor *head, double sca
   return ms_head_learn(&call);
 }
 
-static void refer_tensor(void *owner, int by) {
+static void refer_to_tensor(void *owner, int by) {
   ms_tensor *t = owner;
   if (by > 0)
     atomic_fetch_add(&t->refs, 1);
@@ -68,5 +68,5 @@ ms_status ms_target_new(const ms_target_options *options, const ms_tensor *hidde
   *out = NULL;
   MS_TRY(head_of(hidden, head, scale, soft_cap, &w));
   return ms_target_make(hidden->dev, options, hidden->shape[0], ms_tensor_act(hidden), &w, budget,
-                        NULL, refer_tensor, head, out);
+                        NULL, refer_to_tensor, head, out);
 }

@@ -208,7 +208,7 @@ ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_option
   ms_model *m = p;
   m->refs = 1;
   m->dev = dev;
-  ms_device_hold(dev);
+  ms_device_retain(dev);
   m->dtype = options->dtype == -1 ? ms_layout_dtype(config->dtype) : options->dtype;
   m->stored = m->dtype;
   m->train = options->train != 0;

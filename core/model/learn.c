@@ -128,7 +128,7 @@ static ms_status check_target(const ms_model *teacher, const ms_batch *batch, co
   return MS_OK;
 }
 
-static void hold_model(void *owner, int by) {
+static void refer_to_model(void *owner, int by) {
   if (by > 0)
     ms_model_retain(owner);
   else
@@ -160,7 +160,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
   ms_model_head(teacher, &head);
   MS_TRY_OR(end,
             ms_target_make(teacher->dev, options, pass.rows, hidden, &head, teacher->head_bytes,
-                           &teacher->head_workspace, hold_model, teacher, &target));
+                           &teacher->head_workspace, refer_to_model, teacher, &target));
   MS_TRY_OR(end, check_target(teacher, batch, row, target));
   target->labels = hash_labels(batch, options->on);
   *out = target;

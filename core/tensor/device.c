@@ -88,7 +88,7 @@ ms_status ms_device_open(const char *spec, ms_device **out) {
   pthread_mutex_lock(&devices_lock);
   for (ms_device *dev = devices; dev && !*out; dev = dev->next)
     if (!strcmp(dev->spec, name)) {
-      ms_device_hold(dev);
+      ms_device_retain(dev);
       *out = dev;
     }
   if (!*out) st = new_device(name, ops, index, out);
@@ -108,7 +108,7 @@ ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const 
   return MS_FAIL(st, "%s: %s; %s", what, why, less);
 }
 
-void ms_device_hold(ms_device *dev) { atomic_fetch_add(&dev->refs, 1); }
+void ms_device_retain(ms_device *dev) { atomic_fetch_add(&dev->refs, 1); }
 
 void ms_device_close(ms_device *dev) {
   if (!dev) return;

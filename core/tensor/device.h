@@ -14,7 +14,7 @@ struct ms_device {
   ms_device *next; /* device.c's list of open devices */
 };
 
-void ms_device_hold(ms_device *dev);
+void ms_device_retain(ms_device *dev);
 
 /* The backends' way to report errors and to log. */
 extern const ms_host ms_device_host;

@@ -61,8 +61,8 @@ static ms_status want_count(const char *op, const char *name, const ms_tensor *l
 static ms_status host_indices(const ms_tensor *t, int32_t **out) {
   void *p;
   *out = NULL;
-  MS_TRY(ms_alloc_undefined((size_t)t->count * 4, "indices", &p));
-  ms_status st = ms_tensor_read(t, p, t->count * 4);
+  MS_TRY(ms_alloc_undefined((size_t)t->count * sizeof(int32_t), "indices", &p));
+  ms_status st = ms_tensor_read(t, p, t->count * (int64_t)sizeof(int32_t));
   if (st == MS_OK)
     *out = p;
   else

@@ -53,7 +53,7 @@ static ms_status new_header(ms_device *dev, int dtype, int rank, const int64_t *
   MS_TRY(ms_alloc(sizeof(ms_tensor), "tensor", &p));
   ms_tensor *t = p;
   t->dev = dev;
-  ms_device_hold(dev);
+  ms_device_retain(dev);
   t->dtype = dtype;
   t->rank = rank;
   memcpy(t->shape, shape, (size_t)rank * sizeof *shape);

@@ -8,7 +8,7 @@ ms_status MS_KERNEL(gather)(ms_stream *s, ms_act y, ms_act x, const int32_t *row
   MS_TAKES_F32("gather", y, x);
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t i = 0; i < rows; i++)
-    memcpy(f32(y) + i * cols, f32(x) + row[i] * cols, (size_t)cols * 4);
+    memcpy(f32(y) + i * cols, f32(x) + row[i] * cols, (size_t)cols * sizeof(float));
   return MS_OK;
 }
 
@@ -17,6 +17,6 @@ ms_status MS_KERNEL(scatter)(ms_stream *s, ms_act y, ms_act x, const int32_t *ro
   MS_TAKES_F32("scatter", y, x);
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t i = 0; i < rows; i++)
-    memcpy(f32(y) + row[i] * cols, f32(x) + i * cols, (size_t)cols * 4);
+    memcpy(f32(y) + row[i] * cols, f32(x) + i * cols, (size_t)cols * sizeof(float));
   return MS_OK;
 }

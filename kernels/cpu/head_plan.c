@@ -75,33 +75,34 @@ static int pair_has_gaps(const ms_head_args *a) {
 
 size_t head_scratch_lay(head_scratch *w, const head_plan *p, char *base) {
   const ms_head_args *a = p->args;
-  size_t u = 0, row = (size_t)a->vocab * 4, g = (size_t)p->groups, r = (size_t)p->ranges;
+  size_t u = 0, row = (size_t)a->vocab * sizeof(float), g = (size_t)p->groups,
+         r = (size_t)p->ranges;
   size_t b = (size_t)p->blocks, k = (size_t)p->support, s = (size_t)p->longest + 1 + VF_LANES;
   int gaps = pair_has_gaps(a);
   w->sum = cut(base, &u, p->full ? row : 0);
-  w->h = cut(base, &u, p->full ? row + VF_LANES * 4 : 0);
+  w->h = cut(base, &u, p->full ? row + VF_LANES * sizeof(float) : 0);
   w->slope = cut(base, &u, a->soft_cap > 0 ? row : 0);
   w->extra = cut(base, &u, g > 1 ? (g - 1) * row : 0);
-  w->block_max = cut(base, &u, b * 4);
-  w->block_sum = cut(base, &u, g * b * 4);
-  w->block_scale = cut(base, &u, g * b * 4);
-  w->range = cut(base, &u, g * r * sizeof(logsum));
-  w->top = cut(base, &u, r * 8);
+  w->block_max = cut(base, &u, b * sizeof *w->block_max);
+  w->block_sum = cut(base, &u, g * b * sizeof *w->block_sum);
+  w->block_scale = cut(base, &u, g * b * sizeof *w->block_scale);
+  w->range = cut(base, &u, g * r * sizeof *w->range);
+  w->top = cut(base, &u, r * sizeof *w->top);
   w->on = cut(base, &u, g * r);
-  w->factor = cut(base, &u, g * r * 8);
-  w->id = cut(base, &u, k * 4);
-  w->z = cut(base, &u, k * 4);
-  w->grad = cut(base, &u, k * 8);
-  w->mark = cut(base, &u, k * 4);
-  w->slot = cut(base, &u, k * 4);
-  w->table = cut(base, &u, (size_t)p->slots * 4);
-  w->lp = cut(base, &u, s * 4);
-  w->lq = cut(base, &u, s * 4);
-  w->dh = cut(base, &u, s * 4);
-  w->q = cut(base, &u, s * 4);
-  w->symbol = cut(base, &u, s * 4);
+  w->factor = cut(base, &u, g * r * sizeof *w->factor);
+  w->id = cut(base, &u, k * sizeof *w->id);
+  w->z = cut(base, &u, k * sizeof *w->z);
+  w->grad = cut(base, &u, k * sizeof *w->grad);
+  w->mark = cut(base, &u, k * sizeof *w->mark);
+  w->slot = cut(base, &u, k * sizeof *w->slot);
+  w->table = cut(base, &u, (size_t)p->slots * sizeof *w->table);
+  w->lp = cut(base, &u, s * sizeof *w->lp);
+  w->lq = cut(base, &u, s * sizeof *w->lq);
+  w->dh = cut(base, &u, s * sizeof *w->dh);
+  w->q = cut(base, &u, s * sizeof *w->q);
+  w->symbol = cut(base, &u, s * sizeof *w->symbol);
   size_t most = gaps && (size_t)a->vocab > s ? (size_t)a->vocab : s;
   w->candidate = cut(base, &u, most * sizeof *w->candidate);
-  w->mass = cut(base, &u, gaps ? HEAD_MASS_BINS * 8 : 0);
+  w->mass = cut(base, &u, gaps ? HEAD_MASS_BINS * sizeof *w->mass : 0);
   return u;
 }
