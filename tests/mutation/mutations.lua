@@ -672,7 +672,7 @@ return {
   { name = 'a name that is not there is nil', file = 'lua/moonstill/base/strict.lua', specs = { 'strict' },
     old = 'refuse(what, name, names, names)', new = '' },
   { name = 'a name that an object has not is nil', file = 'lua/moonstill/base/strict.lua', specs = { 'strict' },
-    old = 'refuse(what, name, names, sorted.keys(methods))', new = '' },
+    old = 'refuse(what, name, names, next(methods) and', new = 'local _ = (next(methods) and' },
   { name = 'modules have any name', file = 'lua/moonstill/init.lua', specs = { 'strict' },
     old = "elseif type(value) == 'table' then", new = 'elseif false then' },
   { name = 'a weight that is nil is 1', file = 'lua/moonstill/loss/kd.lua', specs = { 'strict' },

@@ -98,6 +98,29 @@ describe('an object', function()
     tools.refused("a schedule cannot be called 'use'", function() open { schedules = { use = print } } end)
   end)
 
+  it('of a configuration has the keys of its recipe and the common ones', function()
+    local cfg = ms.config({ epochs = 2, kd = { weight = 0.5 }, student = ms.optional 'path' }, { args = {} })
+    missing("configuration has no 'epohcs'; did you mean 'epochs'?", cfg, 'epohcs')
+    missing("configuration has no 'sede'; did you mean 'seed'?", cfg, 'sede')
+    missing("configuration has no 'zzzzzz'; there are ", cfg, 'zzzzzz')
+    assert.is_nil(cfg.student)
+    cfg.mine = 3
+    assert.same({ 2, 0.5, 3 }, { cfg.epochs, cfg.kd.weight, cfg.mine })
+  end)
+
+  it('of options of a run has what runs know, or its recipe', function()
+    local function run(cfg)
+      cfg.output = tools.folder() .. '/run'
+      return function() return (ms.run.open(cfg, { student = student, data = recipe.data(20), quiet = true })) end
+    end
+    tools.refused("strict_spec.lua:%d+: run.open: no option 'epoch'; did you mean 'epochs'?", run { epoch = 3 })
+    tools.refused("strict_spec.lua:%d+: run.open: no option 'checkpoints'; did you mean 'checkpoint'?",
+      run { checkpoints = {} })
+    tools.refused("no option 'mine'", run { mine = 1 })
+    local cfg = ms.config({ output = tools.folder() .. '/run', mine = 1, optim = { lr = 0.1 } }, { args = {} })
+    ms.run.open(cfg, { student = student, data = recipe.data(20), quiet = true }):close()
+  end)
+
   it('of a validation has what can be measured alone', function()
     local run = open {}
     for _ = 1, 2 do -- the second one is remembered
@@ -107,6 +130,10 @@ describe('an object', function()
       assert.is_nil(v.kl)
     end
     run:close()
+  end)
+
+  it('of facts has what is known alone', function()
+    missing("model info has no 'hidden_szie'; did you mean 'hidden_size'?", student:info(), 'hidden_szie')
   end)
 
   it('of data, chats and terms has its methods and fields alone', function()

@@ -255,7 +255,7 @@ function M.take(what, schema, given)
   M.check(what, schema, given)
   local taken = {}
   for key, option in sorted.pairs(schema) do
-    local value = given and given[key]
+    local value = given and rawget(given, key) -- a configuration is strict
     if M.is_schema(option) then
       taken[key] = M.take(what, option, value)
     elseif value == nil then

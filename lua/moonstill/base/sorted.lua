@@ -36,8 +36,8 @@ jit.off(M.keys)
 function M.pairs(t)
   local keys, i = M.keys(t), 0
   return function()
-    repeat i = i + 1 until keys[i] == nil or t[keys[i]] ~= nil
-    return keys[i], t[keys[i]]
+    repeat i = i + 1 until keys[i] == nil or rawget(t, keys[i]) ~= nil
+    return keys[i], rawget(t, keys[i])
   end
 end
 

@@ -10,20 +10,20 @@ local M = {}
 
 -- `told`: the names to list where none is near.
 local function refuse(what, name, names, told)
-  local near = options_of.nearest(tostring(name), names)
-  fail("%s has no '%s'; %s", what, tostring(name), near and ("did you mean '%s'?"):format(near)
+  local near = options_of.nearest(name, names)
+  fail("%s has no '%s'; %s", what, name, near and ("did you mean '%s'?"):format(near)
     or 'there are ' .. table.concat(told, ', '))
 end
 
---- Makes reading any other name than those of a table an error. Numbers are no names: they are nil,
---- which ends a loop.
+--- Makes reading any other name than those of a table an error. Only texts are names: a number is
+--- nil, which ends a loop.
 --- @param what string how errors call whatever has the names
 --- @param t table it keeps its metatable
 --- @return table t
 function M.names(what, t)
   local mt = getmetatable(check.table('strict', 't', t)) or {}
   function mt.__index(_, name)
-    if type(name) == 'number' then return nil end
+    if type(name) ~= 'string' then return nil end
     local names = sorted.keys(t)
     refuse(what, name, names, names)
   end
@@ -39,10 +39,10 @@ end
 function M.class(what, methods, absent)
   return { __index = function(self, name)
     local method = methods[name]
-    if method ~= nil or type(name) == 'number' or absent and absent[name] then return method end
+    if method ~= nil or type(name) ~= 'string' or absent and absent[name] then return method end
     local names = sorted.keys(self, methods)
     for _, each in ipairs(sorted.keys(absent or {})) do names[#names + 1] = each end
-    refuse(what, name, names, sorted.keys(methods))
+    refuse(what, name, names, next(methods) and sorted.keys(methods) or names)
   end }
 end
 

@@ -16,6 +16,7 @@ local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
 local tensor = require 'moonstill.tensor.tensor'
 local text = require 'moonstill.base.text'
 local option = schema.option
@@ -195,7 +196,7 @@ end
 --- @return table
 function methods:info()
   check(C.ms_model_info(pointer(self), string_out))
-  return json.decode(text(string_out[0]), 'model info')
+  return strict.names('model info', json.decode(text(string_out[0]), 'model info'))
 end
 
 --- A hash of configuration and weights, which tells whether a model has changed.
@@ -312,8 +313,8 @@ local function mib(bytes) return ('%.1f MiB'):format(bytes / 2 ^ 20) end
 function model.text(self)
   local info, total = self:info(), 0
   for _, bytes in sorted.pairs(info.memory) do total = total + bytes end
-  return ('model %s: %.4g M parameters in %d layers, hidden size %d, vocabulary %d, %s, %s in memory')
-    :format(info.family, info.parameters / 1e6, info.layers, info.hidden_size, info.vocab,
+  return ('model %s: %.4g M parameters in %d layers, hidden size %d, vocabulary %d, %s, %s in '
+    .. 'memory'):format(info.family, info.parameters / 1e6, info.layers, info.hidden_size, info.vocab,
       info.dtype, mib(total))
 end
 

@@ -6,8 +6,8 @@ local printable = require 'moonstill.base.printable'
 local M = {}
 
 -- In this order; what a model does not have is left out.
-local FACTS = { 'family', 'parameters', 'layers', 'hidden_size', 'intermediate_size', 'heads', 'kv_heads',
-  'head_dim', 'vocab', 'context', 'tied', 'dtype' }
+local FACTS = { 'family', 'parameters', 'layers', 'hidden_size', 'intermediate_size', 'heads',
+  'kv_heads', 'head_dim', 'vocab', 'context', 'tied', 'dtype' }
 
 local function line(name, value) print(('%-17s %s'):format(name, printable(tostring(value)))) end
 
@@ -28,7 +28,7 @@ function M.run(folder, weights)
     local model = own(ms.model.open(folder, { dtype = 'stored' }))
     local facts = model:info()
     for _, name in ipairs(FACTS) do
-      if facts[name] ~= nil then line(name, facts[name]) end
+      if rawget(facts, name) ~= nil then line(name, facts[name]) end
     end
     describe_tokenizer(ms, folder)
     local ends = model:ends()

@@ -22,6 +22,7 @@ local ranks = require 'moonstill.base.ranks'
 local schemas = require 'moonstill.base.schema'
 local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
 
 local M = {}
 
@@ -236,7 +237,8 @@ local function note_unused(state)
   end
 end
 
--- The values as a table of tables, which remember what their recipe has declared.
+-- The values as a table of tables, which remember what their recipe has declared; of the outer one
+-- any other key is an error.
 local function nest(state)
   local tables = {}
   for _, prefix in ipairs(state.groups) do -- outer ones come first
@@ -249,7 +251,7 @@ local function nest(state)
     local prefix, last = entry.key:match '^(.-)([^.]+)$'
     tables[prefix][last] = state.value[entry.key]
   end
-  return tables['']
+  return setmetatable(tables[''], strict.class('configuration', {}, state.own['']))
 end
 
 local function new_state(recipe)

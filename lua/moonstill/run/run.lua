@@ -269,8 +269,8 @@ end
 
 local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
 
-local function new_run(cfg, options)
-  local o, of = schema.take('run.open', M.options, cfg), ranks.world()
+local function new_run(cfg, o, options)
+  local of = ranks.world()
   local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
     carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
     student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
@@ -304,6 +304,13 @@ local function start(run)
   run:say(memory_line(run))
 end
 
+-- A recipe's configuration as a table of which any key may be asked.
+local function plain(cfg)
+  local copy = {}
+  for key, value in sorted.pairs(cfg) do copy[key] = value end
+  return copy
+end
+
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
 --- One run at a time may have an output folder.
 --- @param cfg table a recipe's configuration, see `options`; output is needed
@@ -312,7 +319,8 @@ end
 ---   whose tokenizer goes along with the result; quiet: nothing is printed
 --- @return ms_run
 function M.open(cfg, options)
-  check.table('run.open', 'cfg', cfg)
+  local taken = schema.take('run.open', M.options, check.table('run.open', 'cfg', cfg))
+  cfg = plain(cfg)
   options = options_of.known('run.open', OPTIONS, options)
   for _, name in ipairs { 'student', 'data' } do
     if not options[name] then fail('run.open: ' .. name .. ' is needed') end
@@ -320,11 +328,10 @@ function M.open(cfg, options)
   if type(cfg.output) ~= 'string' or cfg.output == '' then
     fail('run.open: cfg.output must name a folder')
   end
-  schema.check('run.open', M.options, cfg)
   preflight.apart(cfg, options)
   local ok, why = fail.pcall(json.encode, cfg)
   if not ok then fail('run.open: checkpoints cannot hold this cfg: ' .. tostring(why)) end
-  local run = new_run(cfg, options)
+  local run = new_run(cfg, taken, options)
   open_schedules(run, options.schedules)
   folder.take(run)
   open_outputs[run.output] = true
