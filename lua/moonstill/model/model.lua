@@ -314,8 +314,8 @@ function model.text(self)
   local info, total = self:info(), 0
   for _, bytes in sorted.pairs(info.memory) do total = total + bytes end
   return ('model %s: %.4g M parameters in %d layers, hidden size %d, vocabulary %d, %s, %s in '
-    .. 'memory'):format(info.family, info.parameters / 1e6, info.layers, info.hidden_size, info.vocab,
-      info.dtype, mib(total))
+    .. 'memory'):format(info.family, info.parameters / 1e6, info.layers, info.hidden_size,
+      info.vocab, info.dtype, mib(total))
 end
 
 return M
