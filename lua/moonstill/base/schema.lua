@@ -233,6 +233,7 @@ end
 --- @param given? table
 --- @param prefix? string of the keys in errors, such as "batch."
 function M.check(what, schema, given, prefix)
+  if given == nil then return end
   prefix = prefix or ''
   given = check_known(prefix == '' and what or what .. ': ' .. prefix:sub(1, -2), schema, given)
   for key, value in sorted.pairs(given) do

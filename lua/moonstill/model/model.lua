@@ -102,25 +102,26 @@ local function spread(count, layers)
   return chosen
 end
 
+--- What `shrink` takes.
+M.shrink_options = schema.new('model.shrink', {
+  layers = schema.required('number|list', 'a list of layers, from 0, or how many, taken evenly'),
+}, M.options)
+
 --- A student from some layers of a teacher; everything else is copied.
 --- @param teacher ms_model
---- @param options table layers: a list of layers (from 0, ascending), or how many, taken evenly;
----   and what `options` has
+--- @param options table see `shrink_options`
 --- @return ms_model
 function M.shrink(teacher, options)
-  local p, given, layers = pointer(teacher), {}, nil
-  if options ~= nil then check.table('model.shrink', 'options', options) end
-  for key, value in sorted.pairs(options or {}) do
-    if key == 'layers' then layers = value else given[key] = value end
-  end
+  local p, layers = pointer(teacher), schema.take('model.shrink', M.shrink_options, options).layers
   local all = teacher:info().layers
-  if type(layers) == 'number' then
-    layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
-  elseif type(layers) ~= 'table' then
+  if layers == nil then
     fail('model.shrink: layers = a list of layers or their number is needed')
   end
+  if type(layers) == 'number' then
+    layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
+  end
   check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
-  local c = held('model.shrink', given)
+  local c = held('model.shrink', schema.part(M.options, options))
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
   return model.new(out[0])

@@ -10,11 +10,22 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
-local options_of = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
 local ranks = require 'moonstill.base.ranks'
+local schema = require 'moonstill.base.schema'
 
 local M = {}
+
+--- What `svg` and `write` take.
+M.options = schema.new('plot', {
+  width = schema.option(560, 'of one panel in pixels', 'integer >= 160 <= 10000'),
+  height = schema.option(360, 'of one panel in pixels', 'integer >= 160 <= 10000'),
+})
+--- What `sketch` takes.
+M.sketch_options = schema.new('plot', {
+  columns = schema.option(64, 'of the area inside', 'integer >= 1 <= 1000'),
+  rows = schema.option(14, 'of the area inside', 'integer >= 1 <= 1000'),
+})
 
 -- Colours that the colour-blind can tell apart; the dashes repeat the difference.
 local colours = { '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#8a6d00', '#56b4e9' }
@@ -320,9 +331,8 @@ end
 local function picture(panels, options)
   if type(panels) ~= 'table' then fail('plot: a panel needs a list of series') end
   if panels.series or #panels == 0 then panels = { panels } end
-  options = options_of.known('plot', { width = true, height = true }, options)
-  local width = check.integer('plot', 'width', options.width or 560, 160, 10000)
-  local height = check.integer('plot', 'height', options.height or 360, 160, 10000)
+  local o = schema.take('plot', M.options, options)
+  local width, height = o.width, o.height
   for _, panel in ipairs(panels) do check_panel(panel) end
   local put, out = pen()
   put('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">',
@@ -336,7 +346,7 @@ end
 
 --- The text of an SVG picture: panels side by side.
 --- @param panels table a panel, or a list of panels
---- @param options? { width?: integer, height?: integer } of one panel in pixels; default 560, 360
+--- @param options? table see `options`
 --- @return string
 function M.svg(panels, options) return picture(panels, options) end
 
@@ -427,13 +437,12 @@ end
 
 --- A panel as lines of text, for a terminal: one mark a series, the later ones on top.
 --- @param panel table
---- @param options? { columns?: integer, rows?: integer } of the area inside; default 64, 14
+--- @param options? table see `sketch_options`
 --- @return string
 function M.sketch(panel, options)
   check_panel(panel)
-  options = options_of.known('plot', { columns = true, rows = true }, options)
-  local columns = check.integer('plot', 'columns', options.columns or 64, 1, 1000)
-  local rows = check.integer('plot', 'rows', options.rows or 14, 1, 1000)
+  local o = schema.take('plot', M.sketch_options, options)
+  local columns, rows = o.columns, o.rows
   local axes = axes_of(panel, math.max(2, math.floor(columns / 10)),
     math.max(2, math.floor(rows / 3)))
   local cells = blank(columns, rows)

@@ -71,7 +71,7 @@ local function add_keys(state, t, prefix, known)
     elseif prefix == '' or not known then
       add_option(state, prefix .. key, schemas.over(not inner and base or nil, value))
     else
-      add_option(state, prefix .. key, schemas.declared(known, key, value, 0))
+      add_option(state, prefix .. key, schemas.declared(known, key, value))
     end
   end
 end

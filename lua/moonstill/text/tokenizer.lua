@@ -11,14 +11,20 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
-local options_of = require 'moonstill.base.options'
+local schema = require 'moonstill.base.schema'
 local text_of = require 'moonstill.base.text'
 
 local M = {}
 
--- The options there are.
-local ENCODE = { special = true, parse = true }
-local DECODE = { skip_special = true }
+--- What `encode` and `ids` take. parse: letters are right for text of users.
+M.encode_options = schema.new('tokenizer', {
+  special = schema.option(false, 'adds what the tokenizer puts around a text, such as BOS'),
+  parse = schema.option(true, 'special tokens that the text spells become their ids, not letters'),
+})
+--- What `decode` and `decoder` take.
+M.decode_options = schema.new('tokenizer', {
+  skip_special = schema.option(false, 'special tokens are left out'),
+})
 
 local ints = ffi.typeof 'int32_t[?]'
 local out = ffi.new 'ms_tokenizer *[1]' -- scratch, read at once
@@ -41,7 +47,7 @@ end
 local function encode(self, text, options)
   local p = pointer(self)
   is_text(text, 'text')
-  options_of.known('tokenizer', ENCODE, options)
+  schema.check('tokenizer', M.encode_options, options)
   local special = options and options.special and 1 or 0
   local parse = (not options or options.parse ~= false) and 1 or 0
   local room = math.floor(#text / 3) + 16 -- often enough
@@ -57,9 +63,7 @@ end
 
 --- The ids of a text.
 --- @param text string UTF-8
---- @param options? { special?: boolean, parse?: boolean } special: add what the tokenizer puts
----   around a text, such as BOS (default false). parse: special tokens spelled in the text become
----   their ids (default true); false takes their letters, which is right for text of users.
+--- @param options? table see `encode_options`
 --- @return ffi.cdata* ids int32_t[n], 0-based
 --- @return integer n
 function methods:encode(text, options)
@@ -91,13 +95,13 @@ end
 --- The text of ids: what is no character becomes U+FFFD, ids without a token become nothing.
 --- @param ids ffi.cdata*|integer[] int32_t[n], or a Lua array
 --- @param n? integer how many, for cdata
---- @param options? { skip_special?: boolean } leave special tokens out (default false)
+--- @param options? table see `decode_options`
 --- @return string
 function methods:decode(ids, n, options)
   local p = pointer(self)
   if type(n) == 'table' then n, options = nil, n end
   local array, length = as_array(ids, n)
-  options_of.known('tokenizer', DECODE, options)
+  schema.check('tokenizer', M.decode_options, options)
   local skip = options and options.skip_special and 1 or 0
   check(C.ms_tokenizer_decode(p, array, length, skip, string_out, count))
   return text_of(string_out[0], tonumber(count[0]))
@@ -199,7 +203,7 @@ function decoder_methods:finish() return advance(self, -1) end
 --- @param options? { skip_special?: boolean }
 --- @return ms_decoder
 function methods:decoder(options)
-  options_of.known('tokenizer', DECODE, options)
+  schema.check('tokenizer', M.decode_options, options)
   local skip = options and options.skip_special and 1 or 0
   check(C.ms_decoder_new(pointer(self), skip, decoder_out))
   return decoder.new(decoder_out[0])
