@@ -61,8 +61,8 @@ local function array(ctype)
   return a
 end
 
--- A position's two weights are kept as the number of a level, in a byte: there are few different
--- pairs of them.
+-- A position's two weights (`response`, `all`) are one byte, the number of their pair in this
+-- table: there are few different pairs.
 local function new_levels()
   return { response = ffi.new('float[256]', 0, 1), all = ffi.new('float[256]', 1, 1), count = 2,
     find = { [0] = { [1] = 0 }, [1] = { [1] = 1 } } }
@@ -80,7 +80,7 @@ local function level_of(levels, response, all)
   return level
 end
 
--- Keeps where the largest of something is: `value` of the row at `self.place`.
+-- Notes the largest value so far, and the place of its row.
 local function note_extreme(self, name, value)
   local known = self.extremes[name]
   if value > known.value then known.value, known.place = value, self.place end

@@ -161,7 +161,8 @@ local function text_options(model, tok, options)
   return how
 end
 
--- What of `held .. piece` is sure to be text: what may become an end that is spelled is held back.
+-- Cuts `held .. piece` in two: what is text for certain, and what may be the beginning of an end
+-- that is spelled.
 local function release(tok, how, held, piece)
   local all = held .. piece
   local keep = ends.may_spell(tok, how.spelled, all)

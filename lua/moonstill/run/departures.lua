@@ -14,7 +14,8 @@ local function fewer_steps(run)
     .. 'on until it is'):format(total, run.cfg.epochs or 1, most)
 end
 
--- Of an epoch that is asked for in part: more than a hundredth of the run is worth a word.
+-- A part of an epoch is rounded to whole steps, which is said where it changes the run by more than
+-- a hundredth.
 local function other_part(run)
   local asked, made = run.part.asked, run.part.made
   if not asked or run.state.total == run.cfg.max_steps then return nil end
@@ -44,13 +45,13 @@ local function long_sample(run)
   end
 end
 
--- That no token at all counts is an error, see preflight.
+-- All answers have a weight of 0, but some prompt has not: preflight refuses data without a weight.
 local function only_prompts(run)
   if not run.data.counts or run.data:counts 'response' then return nil end
   return 'all weights of answers are 0: only terms with on = "all" learn'
 end
 
--- Of data with a tokenizer, which belongs to the student.
+-- The data has a tokenizer, and none is saved beside the student.
 local function no_tokenizer(run)
   if not run.data.chat then return nil end
   local folder = run.carry or run.student:info().path
@@ -78,8 +79,8 @@ local function long_decay(run, name, _, shape)
     .. 'them'):format(name, decay, left)
 end
 
--- More steps than the run had been planned for, or fewer: values that follow the share of a run
--- that is over are others from here on.
+-- The run has more steps, or fewer, than when its checkpoint was made: schedules, which follow the
+-- share of the run that is over, jump here.
 local function other_total(run)
   local state, before = run.state, run.total_before
   if not before or before == state.total or state.step >= state.total then return nil end
