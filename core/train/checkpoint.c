@@ -99,6 +99,20 @@ static ms_status read_moment(const ms_safetensors *file, const ms_optimizer *opt
   return st;
 }
 
+/* The file must have no more tensors than are read: those of a parameter that is frozen now would be
+ * lost. */
+static ms_status check_tensors(const ms_safetensors *file, const ms_optimizer *opt) {
+  const ms_model *m = opt->model;
+  int32_t trained = 0, arenas = 0;
+  for (int32_t i = 0; i < m->parameters; i++) trained += m->parameter[i].g != NULL;
+  for (int a = 0; a < ARENAS; a++) arenas += arena_of(opt, a) != NULL;
+  if (file->tensors == trained * arenas) return MS_OK;
+  return MS_FAIL(MS_EIO,
+                 "%s: has %d tensors, but %d parameters are trained with %d each: others were "
+                 "frozen when it was written",
+                 file->path, file->tensors, trained, arenas);
+}
+
 static ms_status read_optimizer(ms_optimizer *opt, const char *path) {
   const ms_model *m = opt->model;
   ms_safetensors *file;
@@ -109,6 +123,7 @@ static ms_status read_optimizer(ms_optimizer *opt, const char *path) {
   for (int a = 0; a < ARENAS; a++)
     for (int32_t i = 0; st == MS_OK && arena_of(opt, a) && i < m->parameters; i++)
       if (m->parameter[i].g) st = read_moment(file, opt, a, &m->parameter[i]);
+  if (st == MS_OK) st = check_tensors(file, opt);
   if (st == MS_OK) opt->steps = strtoll(steps, NULL, 10);
   ms_safetensors_close(file);
   return st;

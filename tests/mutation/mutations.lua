@@ -359,6 +359,8 @@ return {
     old = 'if step > last then', new = 'if false then' },
   { name = 'bf16 weights are read as if they were f32', file = 'core/train/checkpoint.c',
     specs = { 'checkpoint' }, old = 'if (st == MS_OK && s->dtype != m->dtype)', new = 'if (0)' },
+  { name = 'resume drops the moments of what is frozen now', file = 'core/train/checkpoint.c',
+    specs = { 'checkpoint' }, old = 'if (st == MS_OK) st = check_tensors(file, opt);', new = '' },
   { name = 'resume with other heads or rope', file = 'core/train/checkpoint.c',
     specs = { 'checkpoint' }, old = 'MS_TRY_OR(end, check_config(model, config));', new = '' },
   { name = 'a key of config.json that is new goes unseen at resume', file = 'core/train/checkpoint.c',

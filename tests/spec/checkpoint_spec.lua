@@ -206,6 +206,24 @@ describe('checkpoints', function()
     end)
   end)
 
+  it('refuse to be read where other parameters are frozen', function()
+    ms.scope(function(own)
+      local path = tools.folder() .. '/step-'
+      local function held(frozen)
+        local m = own(ms.model.create(config, 1, { train = true, dtype = 'f32', frozen = frozen }))
+        return m, own(ms.optimizer.new(m))
+      end
+      local all, of_all = held()
+      local most, of_most = held 'model.norm.*'
+      of_all:write(path .. 1, all, '{}')
+      of_most:write(path .. 2, most, '{}')
+      tools.fails('step-1/optimizer.safetensors: has 22 tensors, but 10 parameters are trained with 2 each',
+        of_most.read, of_most, path .. 1, most)
+      tools.fails('step-2/optimizer.safetensors: no tensor first.model.norm.weight', of_all.read, of_all, path .. 2, all)
+      of_most:read(path .. 2, most)
+    end)
+  end)
+
   it('refuse to be read when damaged, or by another model', function()
     ms.scope(function(own)
       local path = tools.folder() .. '/step-1'
