@@ -219,7 +219,8 @@ describe('checkpoints', function()
       of_most:write(path .. 2, most, '{}')
       tools.fails('step-1/optimizer.safetensors: has 22 tensors, but 10 parameters are trained with 2 each',
         of_most.read, of_most, path .. 1, most)
-      tools.fails('step-2/optimizer.safetensors: no tensor first.model.norm.weight', of_all.read, of_all, path .. 2, all)
+      tools.fails('step-2/optimizer.safetensors: no tensor first.model.norm.weight', of_all.read, of_all, path .. 2,
+        all)
       of_most:read(path .. 2, most)
     end)
   end)
