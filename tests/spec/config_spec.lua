@@ -211,3 +211,14 @@ describe('ms.config', function()
     end
   end)
 end)
+
+describe('two configurations of one run', function()
+  it('may differ in what changes no number', function()
+    local changes = require 'moonstill.run.changes'
+    local now = { output = 'a', seed = 1, kd = { k = 3 }, data = { train = 'x', quiet = true },
+      checkpoint = { keep = 1 } }
+    local old = { output = 'b', seed = 2, kd = { k = 4 }, data = { train = 'x', quiet = false } }
+    assert.same({ { key = 'kd.k', now = '3', old = '4' }, { key = 'seed', now = '1', old = '2' } },
+      changes.between(now, old))
+  end)
+end)

@@ -66,4 +66,4 @@ local function known(what, names, given)
   return given
 end
 
-return { distance = distance, known = known, nearest = nearest, instead = instead }
+return { known = known, nearest = nearest, instead = instead }
