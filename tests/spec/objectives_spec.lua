@@ -534,41 +534,7 @@ describe('objectives: infinite logits and extremes', function()
   end)
 end)
 
-local abs, exp, log, max = math.abs, math.exp, math.log, math.max -- for loops over whole vocabularies
-
--- DESIGN's dD/dz_j = (h_j - q_j sum h) / T over a whole vocabulary, in double, T's factor included.
-local function slopes(name, T, z, y, weights)
-  local V, b = #z, heads.defaults[name]
-  local p, q, r, h, H = {}, {}, {}, {}, 0
-  local function logs(x)
-    local top, sum = -huge, 0
-    for i = 1, V do top = max(top, x[i]) end
-    for i = 1, V do sum = sum + exp((x[i] - top) / T) end
-    return top / T + log(sum)
-  end
-  local ly, lz = logs(y), logs(z)
-  for i = 1, V do
-    local lp, lq = y[i] / T - ly, z[i] / T - lz
-    p[i], q[i], r[i] = exp(lp), exp(lq), lq - lp
-  end
-  for i = 1, V do
-    if name == 'forward_kl' then h[i] = -p[i]
-    elseif name == 'reverse_kl' then h[i] = q[i] * (r[i] + 1)
-    elseif name == 'adaptive_kl' then h[i] = weights[2] * q[i] * (r[i] + 1) - weights[1] * p[i]
-    elseif name == 'tvd' then
-      h[i] = abs(r[i]) <= 1e-5 * max(1, 1 / T) and 0 or q[i] / 2 * (r[i] < 0 and -1 or 1)
-    elseif name == 'js' then h[i] = (1 - b) * q[i] * log(q[i] / (b * p[i] + (1 - b) * q[i]))
-    elseif name == 'skewed_forward_kl' then h[i] = -(1 - b) * p[i] * q[i] / (b * p[i] + (1 - b) * q[i])
-    else
-      local m = (1 - b) * p[i] + b * q[i]
-      h[i] = q[i] * (log(q[i] / m) + 1 - b * q[i] / m)
-    end
-    H = H + h[i]
-  end
-  local g, factor = {}, name == 'tvd' and 1 or T
-  for i = 1, V do g[i] = factor * (h[i] - q[i] * H) end
-  return g
-end
+local abs, max = math.abs, math.max -- for loops over whole vocabularies
 
 -- A sure row: one id has all but some 1e-4 of the mass, which is spread over 151,935 others, and its
 -- own gradient is no larger than theirs together. Neither the sums of so many small numbers nor the
@@ -595,7 +561,7 @@ describe('objectives: sure rows of a large vocabulary', function()
         heads.target({ y }, { kind = 'topk', k = V, T = T, on = 'all' }) }
       for _, name in ipairs(heads.objectives) do
         local want, weights, stats = heads.kd_row({ objective = name, T = T, vocab = V }, z, y)
-        local slope, most = slopes(name, T, z, y, weights), 0
+        local slope, most = heads.slopes(name, T, z, y, weights), 0
         for i = 1, V do most = max(most, abs(slope[i])) end
         for i, target in ipairs(targets) do
           local label = name .. (i == 1 and ', logits' or ', top-k')

@@ -130,6 +130,41 @@ function M.kd_row(term, z, y, weights)
   return d * scale, f and { f, r } or nil, stats
 end
 
+--- DESIGN's dD/dz_j = (h_j - q_j sum h) / T over a whole vocabulary, in double, T's factor included;
+--- `weights` are adaptive_kl's. Each objective's h is defined here.
+function M.slopes(name, T, z, y, weights)
+  local V, b = #z, M.defaults[name]
+  local p, q, r, h, H = {}, {}, {}, {}, 0
+  local function logs(x)
+    local top, sum = -huge, 0
+    for i = 1, V do top = math.max(top, x[i]) end
+    for i = 1, V do sum = sum + exp((x[i] - top) / T) end
+    return top / T + log(sum)
+  end
+  local ly, lz = logs(y), logs(z)
+  for i = 1, V do
+    local lp, lq = y[i] / T - ly, z[i] / T - lz
+    p[i], q[i], r[i] = exp(lp), exp(lq), lq - lp
+  end
+  for i = 1, V do
+    if name == 'forward_kl' then h[i] = -p[i]
+    elseif name == 'reverse_kl' then h[i] = q[i] * (r[i] + 1)
+    elseif name == 'adaptive_kl' then h[i] = weights[2] * q[i] * (r[i] + 1) - weights[1] * p[i]
+    elseif name == 'tvd' then
+      h[i] = abs(r[i]) <= 1e-5 * math.max(1, 1 / T) and 0 or q[i] / 2 * (r[i] < 0 and -1 or 1)
+    elseif name == 'js' then h[i] = (1 - b) * q[i] * log(q[i] / (b * p[i] + (1 - b) * q[i]))
+    elseif name == 'skewed_forward_kl' then h[i] = -(1 - b) * p[i] * q[i] / (b * p[i] + (1 - b) * q[i])
+    else
+      local m = (1 - b) * p[i] + b * q[i]
+      h[i] = q[i] * (log(q[i] / m) + 1 - b * q[i] / m)
+    end
+    H = H + h[i]
+  end
+  local g, factor = {}, name == 'tvd' and 1 or T
+  for i = 1, V do g[i] = factor * (h[i] - q[i] * H) end
+  return g
+end
+
 --- One row's cross-entropy over all of z; label 0-based.
 function M.ce_row(z, label)
   local all = {}
