@@ -111,6 +111,18 @@ describe('an error of the library', function()
   end)
 end)
 
+describe('what a reader types', function()
+  it('is blamed by its own place, not by a line of the recipe', function()
+    local ok, why = pcall(ms.config, { a = ms.optional 'list' }, { args = { 'a=[1' } })
+    assert.is_false(ok)
+    assert.truthy(why.message:find '^command line: a: line ', why.message)
+    local path = tools.write(folder .. '/c.yaml', 'a: [1')
+    ok, why = pcall(ms.config, { a = ms.optional 'list' }, { args = { path } })
+    assert.is_false(ok)
+    assert.equal(1, (why.message:find(path .. ':', 1, true)))
+  end)
+end)
+
 describe('in the executable', function()
   local program = tools.program()
   if not tools.exists(program) then

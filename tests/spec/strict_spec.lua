@@ -84,6 +84,7 @@ describe('an object', function()
     assert.equal(3, run.mine + run.state.mine)
     assert.is_nil(run.state.other)
     for step in run:steps() do
+      if step.number > 1 then break end
       missing("step has no 'kdd'; did you mean 'kd'?", step, 'kdd')
       missing("step has no 'los'; did you mean 'loss'?", step, 'los')
       missing("step has no 'micro_batchs'; did you mean 'micro_batches'?", step, 'micro_batchs')
@@ -91,7 +92,6 @@ describe('an object', function()
       step.mine = (rawget(step, 'mine') or 0) + step.kd
       for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
       step:update()
-      break
     end
     assert.equal(0.5, run.step.mine)
     run:close()

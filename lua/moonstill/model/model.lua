@@ -31,7 +31,8 @@ local DTYPE = { f32 = C.MS_F32, bf16 = C.MS_BF16, f16 = C.MS_F16, stored = -1 }
 
 local DTYPES = { 'stored', 'f32', 'bf16', 'f16' }
 
---- How a model is held. recompute: activations are made again in the backward pass, layer by layer.
+--- How a model is opened. recompute: activations are made again in the backward pass, layer by
+--- layer.
 M.options = schema.new('model', {
   train = option(false, 'gradients are kept'),
   dtype = schema.one_of(DTYPES, nil, 'of the weights; stored: as in the files'),
@@ -46,11 +47,11 @@ M.options = schema.new('model', {
 local model = handles.kind('model', 'ms_model', C.ms_model_free)
 local methods, pointer = model.methods, model.pointer
 
--- What the options of the last call point at: the core reads it after `held` has returned.
+-- What the options of the last call point at: the core reads it after `read_options` has returned.
 local patterns -- luacheck: ignore
 
 -- The options as the core takes them, and as Lua has them.
-local function held(what, given)
+local function read_options(what, given)
   local o = schema.take(what, M.options, given)
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
   patterns = frozen
@@ -73,7 +74,7 @@ end
 --- @param options? table see `options`
 --- @return ms_model
 function M.open(path, options)
-  local c, o = held('model.open', options)
+  local c, o = read_options('model.open', options)
   check.path('model.open', path)
   check.file(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
   return model.new(out[0])
@@ -85,7 +86,7 @@ end
 --- @param options? table see `options`
 --- @return ms_model
 function M.create(config, seed, options)
-  local c, o = held('model.create', options)
+  local c, o = read_options('model.create', options)
   seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
   local source = type(config) == 'table' and json.encode(config)
     or check.text('model.create', 'config', config)
@@ -121,18 +122,18 @@ function M.shrink(teacher, options)
     layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
   end
   check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
-  local c = held('model.shrink', schema.part(M.options, options))
+  local c = read_options('model.shrink', schema.part(M.options, options))
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
   return model.new(out[0])
 end
 
---- A copy on the same device, held as the options say.
+--- A copy on the same device, with options of its own.
 --- @param from ms_model
 --- @param options? table see `options`
 --- @return ms_model
 function M.copy(from, options)
-  local p, c = pointer(from), held('model.copy', options)
+  local p, c = pointer(from), read_options('model.copy', options)
   check(C.ms_model_copy(p, c, out))
   return model.new(out[0])
 end

@@ -172,7 +172,7 @@ end
 local function read_argument(state, text)
   local key, raw = text:match '^([%a_][%w_.]*)=(.*)$'
   if not key then return read_file(state, text) end
-  local ok, value = pcall(decode_argument, raw, 'command line: ' .. key)
+  local ok, value = fail.pcall(decode_argument, raw, 'command line: ' .. key)
   local option = state.map[key]
   if not option then
     if state.own[key .. '.'] and ok then

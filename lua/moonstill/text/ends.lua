@@ -4,6 +4,7 @@
 --- What a file says that is no id of the tokenizer (-1, null, a number as text) says nothing.
 
 local C = require 'moonstill.C'
+local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local ranks = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
@@ -35,7 +36,7 @@ end
 local function settings(folder, name)
   local path = folder and file_of(folder, name)
   if not path or C.ms_path_kind(path) ~= 1 then return {} end
-  local ok, value = pcall(json.read, path)
+  local ok, value = fail.pcall(json.read, path)
   if ok and type(value) == 'table' and not json.is_array(value) then return value end
   local why = ok and path .. ': not a JSON object' or value
   if name == 'config.json' or why:find('no memory', 1, true) then error(why, 0) end
