@@ -192,43 +192,47 @@ ms_status ms_linear_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x, i
 /* y[r,:] += b; db += sum over r of dy[r,:]. */
 ms_status ms_bias(ms_tensor *y, const ms_tensor *b);
 ms_status ms_bias_db(ms_tensor *db, const ms_tensor *dy);
-/* y[t,:] = w[token[t],:]; dw[token[t],:] += dy[t,:]. */
-ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w);
-ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token);
+/* y[t,:] = scale w[token[t],:]; dw[token[t],:] += scale dy[t,:]. */
+ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w, double scale);
+ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token, double scale);
 /* y[i,:] = x[row[i],:]; y[row[i],:] = x[i,:] with row ascending. */
 ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row);
 ms_status ms_scatter(ms_tensor *y, const ms_tensor *x, const ms_tensor *row);
-/* y[r,:] = x[r,:] w rstd[r], rstd[r] = 1/sqrt(mean(x[r,:]^2) + eps), kept if not NULL; y may be x.
+/* y[r,:] = x[r,:] (w + offset) rstd[r], rstd[r] = 1/sqrt(mean(x[r,:]^2) + eps), kept if not NULL; y may be x.
  * Backward: dx may be dy when it is not added to; dw is added to, NULL for frozen. */
 ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms_tensor *w,
-                     double eps);
+                     double eps, double offset);
 ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x,
-                              const ms_tensor *rstd, const ms_tensor *w, int add);
+                              const ms_tensor *rstd, const ms_tensor *w, int add, double offset);
 /* x [tokens, heads, head_dim] in place; cosine and sine [positions, pairs], pair i being elements
  * i and i + pairs of a head; sign -1 turns back. */
 ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosine,
                   const ms_tensor *sine, int sign);
 /* Causal attention within segments: q, y [tokens, heads, head_dim], k, v [tokens, kv_heads,
  * head_dim], lse [tokens, heads] or NULL, segment_start [segments + 1]; position t sees the last
- * `window` positions, itself included, 0 for all. head_dim is at most 256. The backward pass sets
- * dq, dk and dv. */
+ * `window` positions, itself included, 0 for all; scores are c tanh(s / c), c = soft_cap, 0 for none.
+ * The device says how large head_dim may be. The backward pass sets dq, dk and dv. */
 ms_status ms_attention(ms_tensor *y, ms_tensor *lse, const ms_tensor *q, const ms_tensor *k,
-                       const ms_tensor *v, const ms_tensor *segment_start, int window,
-                       double scale);
+                       const ms_tensor *v, const ms_tensor *segment_start, int window, double scale,
+                       double soft_cap);
 ms_status ms_attention_backward(ms_tensor *dq, ms_tensor *dk, ms_tensor *dv, const ms_tensor *dy,
                                 const ms_tensor *y, const ms_tensor *lse, const ms_tensor *q,
                                 const ms_tensor *k, const ms_tensor *v,
-                                const ms_tensor *segment_start, int window, double scale);
+                                const ms_tensor *segment_start, int window, double scale,
+                                double soft_cap);
 /* Row r of q [rows, heads, head_dim] against keys first[r] .. first[r] + length[r] - 1 of cache row
  * slot[r]; k, v [cache rows, capacity, kv_heads, head_dim]. */
 ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor *k,
                               const ms_tensor *v, const ms_tensor *slot, const ms_tensor *first,
-                              const ms_tensor *length, double scale);
-/* y = silu(gate) up; the backward pass may write over gate and up. */
+                              const ms_tensor *length, double scale, double soft_cap);
+/* y = silu(gate) up, or gelu(gate) up in its tanh form; the backward pass may write over gate and up. */
 ms_status ms_swiglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up);
 ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
                              const ms_tensor *gate, const ms_tensor *up);
-ms_status ms_add(ms_tensor *y, const ms_tensor *x); /* y += x */
+ms_status ms_geglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up);
+ms_status ms_geglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
+                            const ms_tensor *gate, const ms_tensor *up);
+ms_status ms_add(ms_tensor *y, const ms_tensor *x, double scale); /* y += scale x */
 /* In double; not finite exactly when an element is not. */
 ms_status ms_sum_squares(const ms_tensor *x, double *sum);
 /* *at: the index, row by row, of the first NaN or infinity in x (f32, bf16); -1 for none. */

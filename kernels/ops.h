@@ -48,13 +48,17 @@ typedef struct ms_host {
 enum { MS_OPS_VERSION = 1, MS_ALIGN = 64 };
 typedef const struct ms_ops *ms_backend(const ms_host *host);
 
-/* The rows of an attention call, THD form: segment i is rows start[i] .. start[i+1]. window 0 is
- * none, otherwise position t sees t-window+1 .. t. */
+/* The rows of an attention call, THD form: segment i is rows start[i] .. start[i+1], `longest` the most
+ * that one has. window 0 is none, otherwise position t sees t-window+1 .. t. */
 typedef struct ms_attention_shape {
-  int64_t tokens, segments;
+  int64_t tokens, segments, longest;
   int32_t heads, kv_heads, head_dim, window;
   float scale;
+  float soft_cap; /* scores s become c tanh(s / c) after `scale`; 0 for none */
 } ms_attention_shape;
+
+/* What gates the MLP. */
+enum { MS_SILU, MS_GELU_TANH };
 
 typedef struct ms_ops {
   int version;      /* MS_OPS_VERSION */
@@ -90,19 +94,19 @@ typedef struct ms_ops {
   ms_status (*bias)(ms_stream *s, ms_act y, const void *b, int b_dtype, int64_t rows, int64_t cols);
   ms_status (*bias_db)(ms_stream *s, float *db, ms_act dy, int64_t rows, int64_t cols);
 
-  /* y[t,:] = w[token[t],:]; dw[token[t],:] += dy[t,:] in order of t */
+  /* y[t,:] = scale w[token[t],:]; dw[token[t],:] += scale dy[t,:] in order of t */
   ms_status (*embed)(ms_stream *s, ms_act y, const int32_t *token, const void *w, int w_dtype,
-                     int64_t tokens, int64_t width);
+                     int64_t tokens, int64_t width, float scale);
   ms_status (*embed_dw)(ms_stream *s, float *dw, ms_act dy, const int32_t *token, int64_t tokens,
-                        int64_t width, int64_t vocab);
+                        int64_t width, int64_t vocab, float scale);
 
-  /* y[r,:] = x[r,:] * w / sqrt(mean(x[r,:]^2) + eps); rstd[r] keeps 1/sqrt (NULL: not wanted).
-   * y may be x. dx may be dy; dw is added to (NULL: frozen). */
+  /* y[r,:] = x[r,:] * (w + offset) / sqrt(mean(x[r,:]^2) + eps); rstd[r] keeps 1/sqrt (NULL: not
+   * wanted). y may be x. dx may be dy; dw is added to (NULL: frozen). */
   ms_status (*rmsnorm)(ms_stream *s, ms_act y, float *rstd, ms_act x, const void *w, int w_dtype,
-                       int64_t rows, int64_t cols, float eps);
+                       int64_t rows, int64_t cols, float eps, float offset);
   ms_status (*rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act dy, ms_act x,
                                 const float *rstd, const void *w, int w_dtype, int64_t rows,
-                                int64_t cols, int add);
+                                int64_t cols, float offset, int add);
 
   /* Rotates the first `rotary` of head_dim in halves (i, i + rotary/2), in place; cosine and sine
    * are tables f32 [positions, rotary/2], position[tokens]. `sign` -1 is the backward pass. */
@@ -110,6 +114,7 @@ typedef struct ms_ops {
                     const float *sine, int64_t tokens, int32_t heads, int32_t head_dim,
                     int32_t rotary, int sign);
 
+  int32_t max_head_dim; /* the largest of the next three; core refuses a model beyond it */
   /* y[t,h,:] = softmax(scale q k^T) v, causal within the segment. q, y [tokens,heads,head_dim];
    * k, v [tokens,kv_heads,head_dim]; lse f32 [tokens,heads] is kept for the backward pass (NULL:
    * not wanted). Memory beyond these is linear in nothing: fixed per thread. */
@@ -118,19 +123,20 @@ typedef struct ms_ops {
   ms_status (*attention_backward)(ms_stream *s, ms_act dq, ms_act dk, ms_act dv, ms_act dy,
                                   ms_act y, const float *lse, ms_act q, ms_act k, ms_act v,
                                   const int32_t *segment_start, const ms_attention_shape *shape);
-  /* Decoding: rows of q against caches. Row r sees keys first[r] .. first[r]+length[r] of the
-   * cache of its row, k and v [cache rows, capacity, kv_heads, head_dim], cache row slot[r]. */
+  /* Decoding: shape->tokens rows of q against caches. Row r sees keys first[r] .. first[r]+length[r]
+   * of the cache of its row, k and v [cache rows, capacity, kv_heads, head_dim], cache row slot[r];
+   * the shape's segments and window do not count. */
   ms_status (*attention_cached)(ms_stream *s, ms_act y, ms_act q, ms_act k, ms_act v,
                                 const int32_t *slot, const int32_t *first, const int32_t *length,
-                                int64_t rows, int64_t capacity, int32_t heads, int32_t kv_heads,
-                                int32_t head_dim, float scale);
+                                int64_t capacity, const ms_attention_shape *shape);
 
-  /* y = silu(gate) * up; the backward pass may write over gate and up */
-  ms_status (*swiglu)(ms_stream *s, ms_act y, ms_act gate, ms_act up, int64_t n);
-  ms_status (*swiglu_backward)(ms_stream *s, ms_act d_gate, ms_act d_up, ms_act dy, ms_act gate,
-                               ms_act up, int64_t n);
-  /* y += x */
-  ms_status (*add)(ms_stream *s, ms_act y, ms_act x, int64_t n);
+  /* y = act(gate) * up, act being x sigmoid(x), or x sigmoid(2u) with u = sqrt(2 / pi) (x + 0.044715
+   * x^3); the backward pass may write over gate and up */
+  ms_status (*glu)(ms_stream *s, ms_act y, ms_act gate, ms_act up, int64_t n, int activation);
+  ms_status (*glu_backward)(ms_stream *s, ms_act d_gate, ms_act d_up, ms_act dy, ms_act gate,
+                            ms_act up, int64_t n, int activation);
+  /* y += scale x */
+  ms_status (*add)(ms_stream *s, ms_act y, ms_act x, int64_t n, float scale);
   /* y[i,:] = x[row[i],:]; the backward pass sets y[row[i],:] = x[i,:], row ascending */
   ms_status (*gather)(ms_stream *s, ms_act y, ms_act x, const int32_t *row, int64_t rows,
                       int64_t cols);

@@ -6,15 +6,25 @@
 
 static ms_attention_shape shape_of(const ms_pass *pass, int32_t l) {
   const ms_config *c = &pass->model->config;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < pass->segments; i++)
+    longest = ms_max(longest, pass->segment_start[i + 1] - pass->segment_start[i]);
   return (ms_attention_shape){
       .tokens = pass->tokens,
       .segments = pass->segments,
+      .longest = longest,
       .heads = c->heads,
       .kv_heads = c->kv_heads,
       .head_dim = c->head_dim,
       .window = c->window[l],
-      .scale = (float)(1 / __builtin_sqrt((double)c->head_dim)),
+      .scale = c->attention_scale,
+      .soft_cap = c->attention_cap,
   };
+}
+
+/* How many norms a token's q (or k) of that many heads goes through: one each, or one for all. */
+static int64_t norms(const ms_config *c, int32_t heads) {
+  return c->qk_norm == MS_QK_NORM_WHOLE ? 1 : heads;
 }
 
 /* ---- memory ---- */
@@ -29,8 +39,8 @@ static void lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l, ms_saved *s
   s->v = ms_take(at, dtype, n * ms_kv_size(c));
   s->y = ms_take(at, dtype, n * ms_q_size(c));
   s->lse = ms_take_f32(at, n * c->heads);
-  s->rstd_q = c->qk_norm ? ms_take_f32(at, n * c->heads) : NULL;
-  s->rstd_k = c->qk_norm ? ms_take_f32(at, n * c->kv_heads) : NULL;
+  s->rstd_q = c->qk_norm ? ms_take_f32(at, n * norms(c, c->heads)) : NULL;
+  s->rstd_k = c->qk_norm ? ms_take_f32(at, n * norms(c, c->kv_heads)) : NULL;
 }
 
 static void lay_workspace(const ms_pass *pass, ms_saved *s) {
@@ -91,19 +101,23 @@ static ms_status rotate(const ms_pass *pass, int32_t l, ms_act *q, ms_act *k) {
     *q = ms_act_as(pass->act->workspace, saved->q.dtype);
     *k = ms_act_at(*q, n * ms_q_size(c));
   }
-  MS_TRY(ms_norm(m, *q, saved->rstd_q, saved->q, w->q_norm, n * c->heads, c->head_dim));
-  MS_TRY(ms_norm(m, *k, saved->rstd_k, saved->k, w->k_norm, n * c->kv_heads, c->head_dim));
+  int64_t q_norms = norms(c, c->heads), k_norms = norms(c, c->kv_heads);
+  MS_TRY(ms_norm(m, *q, saved->rstd_q, saved->q, w->q_norm, n * q_norms, ms_q_size(c) / q_norms));
+  MS_TRY(ms_norm(m, *k, saved->rstd_k, saved->k, w->k_norm, n * k_norms, ms_kv_size(c) / k_norms));
   MS_TRY(rope(pass, *q, c->heads, 1));
   return rope(pass, *k, c->kv_heads, 1);
 }
 
-/* Through rotation and the heads' norm, in place: x is what was projected. */
+/* Through rotation and the norm of q (or k), in place: x is what was projected. */
 static ms_status rotate_backward(const ms_pass *pass, ms_act dx, ms_act x, const float *rstd,
                                  ms_slice w, int32_t heads) {
   const ms_model *m = pass->model;
+  const ms_config *c = &m->config;
+  int64_t each = norms(c, heads);
   MS_TRY(rope(pass, dx, heads, -1));
-  if (!m->config.qk_norm) return MS_OK;
-  return ms_norm_backward(m, ms_set(dx), dx, x, rstd, w, pass->tokens * heads, m->config.head_dim);
+  if (!c->qk_norm) return MS_OK;
+  return ms_norm_backward(m, ms_set(dx), dx, x, rstd, w, pass->tokens * each,
+                          heads * c->head_dim / each);
 }
 
 /* ---- the cache of a generation ---- */
@@ -146,12 +160,12 @@ static ms_status write_ranges(const ms_pass *pass, int32_t l) {
 
 static ms_status attend_cached(const ms_pass *pass, int32_t l, ms_act y, ms_act q) {
   const ms_model *m = pass->model;
-  const ms_config *c = &m->config;
   const struct ms_activations *a = pass->act;
+  ms_attention_shape shape = shape_of(pass, l);
   MS_TRY(write_ranges(pass, l));
   return MS_OP(m->dev, attention_cached, y, q, cache_at(pass, pass->cache->k, l, 0),
-               cache_at(pass, pass->cache->v, l, 0), a->slot, a->first, a->length, pass->tokens,
-               pass->cache->capacity, c->heads, c->kv_heads, c->head_dim, shape_of(pass, l).scale);
+               cache_at(pass, pass->cache->v, l, 0), a->slot, a->first, a->length,
+               pass->cache->capacity, &shape);
 }
 
 /* ---- forward ---- */

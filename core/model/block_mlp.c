@@ -1,4 +1,4 @@
-/* block_mlp.c - the gated MLP: down(silu(gate(h)) * up(h)).
+/* block_mlp.c - the gated MLP: down(act(gate(h)) * up(h)).
  *
  * It runs in equal parts of the rows: its widest scratch does not grow with the batch. Gate and up are
  * saved; their product is computed again in the backward pass, where they become their own gradients
@@ -54,7 +54,7 @@ static ms_status forward(const ms_pass *pass, int32_t l, int64_t row, int64_t ro
   MS_TRY(ms_project(m, ms_set(gate), h, w->gate, w->gate_bias, rows, hidden, size));
   MS_TRY(ms_project(m, ms_set(up), h, w->up, w->up_bias, rows, hidden, size));
   if (!out.at.at) return MS_OK;
-  MS_TRY(MS_OP(m->dev, swiglu, product, gate, up, rows * size));
+  MS_TRY(MS_OP(m->dev, glu, product, gate, up, rows * size, m->config.activation));
   return ms_project(m, out, product, w->down, w->down_bias, rows, size, hidden);
 }
 
@@ -67,12 +67,13 @@ static ms_status backward(const ms_pass *pass, int32_t l, int64_t row, int64_t r
   ms_act gate = ms_act_at(saved->gate, row * size), up = ms_act_at(saved->up, row * size);
   ms_act product = ms_act_as(pass->act->workspace, gate.dtype); /* then its gradient */
 
-  if (w->down.g) MS_TRY(MS_OP(m->dev, swiglu, product, gate, up, rows * size));
+  if (w->down.g) MS_TRY(MS_OP(m->dev, glu, product, gate, up, rows * size, m->config.activation));
   MS_TRY(ms_project_backward(m, ms_set(ms_no_act), w->down, w->down_bias, d_out, product, rows,
                              size, hidden));
   if (!d_h.at && !trains_input(w)) return MS_OK;
   MS_TRY(MS_OP(m->dev, linear_dx, product, d_out, w->down.w, m->dtype, rows, size, hidden, 0));
-  MS_TRY(MS_OP(m->dev, swiglu_backward, gate, up, product, gate, up, rows * size));
+  MS_TRY(
+      MS_OP(m->dev, glu_backward, gate, up, product, gate, up, rows * size, m->config.activation));
   MS_TRY(ms_project_backward(m, ms_set(d_h), w->gate, w->gate_bias, gate, h, rows, hidden, size));
   return ms_project_backward(m, ms_add_to(d_h), w->up, w->up_bias, up, h, rows, hidden, size);
 }

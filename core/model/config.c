@@ -14,9 +14,7 @@
 #include "family.h"
 
 /* Bounds that keep every product of sizes far inside int64. */
-enum { MAX_LAYERS = 4096, MAX_HEADS = 1 << 16, MAX_SIZE = 1 << 24 };
-/* What the kernels of attention take at most (moonstill.h says so of ms_attention). */
-enum { MAX_HEAD_DIM = 256 };
+enum { MAX_LAYERS = 4096, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 16, MAX_SIZE = 1 << 24 };
 
 typedef struct reader {
   const char *name; /* of the file, for messages */
@@ -47,7 +45,7 @@ static const char harmless_keys[] =
     "encoder_no_repeat_ngram_size num_return_sequences exponential_decay_length_penalty "
     "remove_invalid_values cross_attention_hidden_size transformers.js_config is_llama_config "
     "unsloth_version unsloth_fixed model_max_length max_sequence_length seq_length "
-    "num_logits_to_keep base_model_tp_plan base_model_pp_plan";
+    "num_logits_to_keep base_model_tp_plan base_model_pp_plan cache_implementation";
 
 /* Keys that are allowed with the one value at which they do nothing: 0, or 1. */
 static const char zero_keys[] =
@@ -167,12 +165,34 @@ static ms_status check_architecture(const reader *r) {
   return unsupported(r, "architectures", "not this family's causal language model");
 }
 
-static ms_status check_activation(const reader *r) {
-  const json_t *v = json_object_get(r->json, "hidden_act");
-  if (!v) return MS_OK;
-  if (!json_is_string(v)) return wrong(r, "hidden_act", "a string");
-  if (!strcmp(json_string_value(v), "silu") || !strcmp(json_string_value(v), "swish")) return MS_OK;
-  return unsupported(r, "hidden_act", "only silu is there");
+static ms_status get_activation(const reader *r, const char *key, int missing, int *out) {
+  static const struct {
+    const char *name;
+    int activation;
+  } names[] = {{"silu", MS_SILU}, {"swish", MS_SILU}, {"gelu_pytorch_tanh", MS_GELU_TANH}};
+  const json_t *v = json_object_get(r->json, key);
+  int older = !strcmp(key, "hidden_act");
+  *out = missing;
+  if (!v || (!older && json_is_null(v))) return MS_OK;
+  if (!json_is_string(v)) return wrong(r, key, "a string");
+  const char *name = json_string_value(v);
+  if (older && r->family->gelu_is_tanh && !strcmp(name, "gelu")) name = "gelu_pytorch_tanh";
+  for (int i = 0; i < 3; i++)
+    if (!strcmp(name, names[i].name)) {
+      *out = names[i].activation;
+      return MS_OK;
+    }
+  return unsupported(r, key, "only silu and gelu_pytorch_tanh are there");
+}
+
+/* The family says which of two keys counts; the other one must not say otherwise. */
+static ms_status read_activation(const reader *r, ms_config *c) {
+  static const char *const keys[] = {"hidden_act", "hidden_activation"};
+  int second = r->family->activation_key != NULL, other;
+  MS_TRY(get_activation(r, keys[second], r->family->activation, &c->activation));
+  MS_TRY(get_activation(r, keys[!second], c->activation, &other));
+  if (other == c->activation) return MS_OK;
+  return unsupported(r, keys[!second], "not what the model's other keys give");
 }
 
 static ms_status read_dtype(const reader *r, const char *key, int *out) {
@@ -238,9 +258,50 @@ static ms_status read_sizes(const reader *r, ms_config *c) {
   return get_number(r, "initializer_range", 0.02, 0, 1, 1, &c->init_std);
 }
 
+/* ---- multipliers and caps ---- */
+
+/* One that the family understands; others have `missing`. */
+static ms_status get_scale(const reader *r, const char *key, double missing, double *out) {
+  *out = missing;
+  return listed(r->family->keys, key) ? get_number(r, key, missing, 0, 0, 1e6, out) : MS_OK;
+}
+
+/* null is none. */
+static ms_status get_cap(const reader *r, const char *key, double missing, float *out) {
+  double cap = 0;
+  if (!json_is_null(json_object_get(r->json, key)) && missing)
+    MS_TRY(get_scale(r, key, missing, &cap));
+  *out = (float)cap;
+  return MS_OK;
+}
+
+static ms_status read_scales(const reader *r, ms_config *c) {
+  const ms_family *f = r->family;
+  double embed, residual, attention, logits, scalar;
+  MS_TRY(get_scale(r, "embedding_multiplier", f->embed_by_size ? sqrt((double)c->hidden_size) : 1,
+                   &embed));
+  MS_TRY(get_scale(r, "residual_multiplier", 1, &residual));
+  MS_TRY(get_scale(r, "logits_scaling", 1, &logits));
+  MS_TRY(get_scale(r, "query_pre_attn_scalar", f->attention_scalar, &scalar));
+  if (!scalar) scalar = c->head_dim;
+  attention = 1 / sqrt(scalar);
+  if (listed(f->keys, "attention_multiplier"))
+    MS_TRY(get_scale(r, "attention_multiplier", 1, &attention));
+  c->norm_offset = f->norm_offset;
+  c->embed_scale = (float)embed;
+  c->embed_scale_in_dtype = f->embed_by_size;
+  c->residual_scale = (float)residual;
+  c->attention_scale = (float)attention;
+  c->logit_scale = (float)(1 / logits);
+  MS_TRY(get_cap(r, "attn_logit_softcapping", f->attention_cap, &c->attention_cap));
+  return get_cap(r, "final_logit_softcapping", f->logit_cap, &c->logit_cap);
+}
+
 static ms_status read_flags(const reader *r, ms_config *c) {
   int bias = 0;
-  MS_TRY(get_flag(r, "tie_word_embeddings", &c->tied));
+  c->tied = r->family->tied;
+  if (json_object_get(r->json, "tie_word_embeddings"))
+    MS_TRY(get_flag(r, "tie_word_embeddings", &c->tied));
   if (listed(r->family->keys, "attention_bias")) MS_TRY(get_flag(r, "attention_bias", &bias));
   if (listed(r->family->keys, "mlp_bias")) MS_TRY(get_flag(r, "mlp_bias", &c->mlp_bias));
   c->qkv_bias = r->family->qkv_bias || bias;
@@ -272,7 +333,7 @@ static ms_status read_layer_types(const reader *r, ms_config *c, int32_t window)
     if (sliding && !window)
       return MS_FAIL(MS_EIO, "%s: 'layer_types' %d is sliding_attention, but there is no window",
                      r->name, i);
-    if (r->family->windows != MS_WINDOWS_BY_LAYER && sliding != (window > 0))
+    if (r->family->windows < MS_WINDOWS_BY_LAYER && sliding != (window > 0))
       return MS_FAIL(MS_EUNSUPPORTED,
                      "%s: 'layer_types' %d is '%s', which %s cannot choose by "
                      "layer",
@@ -280,6 +341,14 @@ static ms_status read_layer_types(const reader *r, ms_config *c, int32_t window)
     c->window[i] = sliding ? window : 0;
   }
   return MS_OK;
+}
+
+/* Some gemma2 files say the window twice. */
+static ms_status check_window_size(const reader *r, int64_t window) {
+  const json_t *v = json_object_get(r->json, "sliding_window_size");
+  if (!v || !listed(r->family->keys, "sliding_window_size")) return MS_OK;
+  if (json_is_integer(v) && json_integer_value(v) == window) return MS_OK;
+  return unsupported(r, "sliding_window_size", "another one than sliding_window");
 }
 
 /* A window of w: position t sees t - w + 1 .. t. */
@@ -297,7 +366,12 @@ static ms_status read_windows(const reader *r, ms_config *c) {
   const json_t *v = json_object_get(r->json, "sliding_window");
   if (use && !json_is_null(v))
     MS_TRY(get_integer(r, "sliding_window", f->window, v ? 1 : 0, INT32_MAX, &window));
-  for (int64_t i = first; i < c->layers; i++) c->window[i] = (int32_t)window;
+  int64_t each = f->windows == MS_WINDOWS_ALTERNATE ? 2 : 1;
+  for (int64_t i = first; i < c->layers; i += each) c->window[i] = (int32_t)window;
+  MS_TRY(check_window_size(r, window));
+  if (each == 2 && !window && !json_is_array(json_object_get(r->json, "layer_types")))
+    return MS_FAIL(MS_EIO, "%s: 'sliding_window' is null, but every other layer of %s has one",
+                   r->name, f->type);
   return read_layer_types(r, c, (int32_t)window);
 }
 
@@ -447,9 +521,10 @@ static ms_status read_all(reader *r, ms_config *c) {
   c->family = r->family;
   MS_TRY(check_keys(r));
   MS_TRY(check_architecture(r));
-  MS_TRY(check_activation(r));
+  MS_TRY(read_activation(r, c));
   MS_TRY(read_sizes(r, c));
   MS_TRY(read_flags(r, c));
+  MS_TRY(read_scales(r, c));
   MS_TRY(read_windows(r, c));
   MS_TRY(read_rope(r, c));
   return ms_json_copy(r->name, r->json, &c->json);

@@ -19,7 +19,7 @@ ms_status ms_pass_forward(ms_pass *pass, ms_act *hidden) {
   MS_TRY(ms_pass_prepare(pass));
   const struct ms_activations *a = pass->act;
   MS_TRY(MS_OP(m->dev, embed, a->layer[0].x[MS_ATTENTION], a->token, m->embed.w, m->dtype,
-               pass->tokens, c->hidden_size));
+               pass->tokens, c->hidden_size, ms_embed_scale(m)));
   for (int32_t l = 0; l < c->layers; l++)
     MS_TRY(ms_layer_forward(pass, l,
                             ms_is_last(pass, l) ? a->final : a->layer[l + 1].x[MS_ATTENTION]));
@@ -37,5 +37,5 @@ ms_status ms_pass_backward(const ms_pass *pass) {
   for (int32_t l = c->layers - 1; l >= pass->first; l--) MS_TRY(ms_layer_backward(pass, l));
   if (!m->embed.g) return MS_OK;
   return MS_OP(m->dev, embed_dw, m->embed.g, a->d_stream, a->token, pass->tokens, c->hidden_size,
-               c->vocab);
+               c->vocab, ms_embed_scale(m));
 }

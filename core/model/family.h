@@ -44,9 +44,10 @@ typedef struct ms_weight {
 
 /* How a family chooses the layers with a sliding window. */
 typedef enum ms_windows {
-  MS_WINDOWS_NONE,    /* has none */
-  MS_WINDOWS_ALL,     /* sliding_window, when not null, holds in every layer */
-  MS_WINDOWS_BY_LAYER /* use_sliding_window with layer_types, or with max_window_layers */
+  MS_WINDOWS_NONE,     /* has none */
+  MS_WINDOWS_ALL,      /* sliding_window, when not null, holds in every layer */
+  MS_WINDOWS_BY_LAYER, /* use_sliding_window with layer_types, or with max_window_layers */
+  MS_WINDOWS_ALTERNATE /* layer_types, or every other layer from the first on */
 } ms_windows;
 
 typedef struct ms_family {
@@ -59,8 +60,16 @@ typedef struct ms_family {
   int64_t vocab, hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, context, window;
   double eps;
   ms_windows windows;
-  int qkv_bias; /* always; otherwise by the key attention_bias, where that is understood */
-  int qk_norm;
+  int tied;
+  int activation;          /* MS_SILU, MS_GELU_TANH */
+  double attention_scalar; /* query_pre_attn_scalar, where that is understood; and the soft caps */
+  double attention_cap, logit_cap;
+  const char *activation_key; /* NULL: hidden_act */
+  int gelu_is_tanh;           /* what hidden_act calls gelu is its tanh form */
+  float norm_offset;
+  int embed_by_size;  /* the embedding is multiplied by sqrt(hidden_size) */
+  int qkv_bias;       /* always; otherwise by the key attention_bias, where that is understood */
+  int qk_norm;        /* as in ms_config */
   int partial_rotary; /* partial_rotary_factor may be below 1 */
   int rope_scaling;   /* transformers takes linear and llama3 scaling for it */
 } ms_family;

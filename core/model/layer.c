@@ -13,15 +13,19 @@ static const ms_block *const blocks[MS_BLOCKS] = {
 
 /* ---- facts ---- */
 
-/* Rows of the stream that a block of layer l reads; it gives ms_layer_rows. */
+/* Rows of the stream that a block of layer l reads. */
 static int64_t rows_in(const ms_pass *pass, int32_t l, int b) {
   return b == MS_ATTENTION ? pass->tokens : ms_layer_rows(pass, l);
 }
 
+/* How many of them it gives for `rows` of those. */
+static int64_t rows_out(const ms_pass *pass, int32_t l, int b, int64_t rows) {
+  return b == MS_ATTENTION ? ms_layer_rows(pass, l) : rows;
+}
+
 /* Whether a block's output goes to the stream as it is. */
 static int is_direct(const ms_model *m, const ms_layer *w, int b) {
-  (void)m;
-  return !w->post_norm[b].w;
+  return !w->post_norm[b].w && m->config.residual_scale == 1;
 }
 
 static int block_trains(const ms_layer *w, int b) {
@@ -101,22 +105,22 @@ static ms_status join(const ms_pass *pass, int32_t l, int b, int64_t row, int64_
     y = pass->act->normed;
     MS_TRY(ms_norm(m, y, rstd, output, w, rows, hidden));
   }
-  return to.at ? MS_OP(m->dev, add, to, y, rows * hidden) : MS_OK;
+  return to.at ? MS_OP(m->dev, add, to, y, rows * hidden, m->config.residual_scale) : MS_OK;
 }
 
 /* `to` is the stream after the block, with what was there before it. */
 static ms_status block_forward(const ms_pass *pass, int32_t l, int b, ms_act to) {
   const ms_model *m = pass->model;
+  const ms_layer *w = &m->layer[l];
   int64_t n = rows_in(pass, l, b), most = blocks[b]->rows_at_once(n);
-  int direct = is_direct(m, &m->layer[l], b);
+  int joins = !is_direct(m, w, b) && (to.at || w->post_norm[b].w);
   for (int64_t row = 0; row < n; row += most) {
-    int64_t rows = ms_part_rows(n, row, most),
-            rows_out = b == MS_MLP ? rows : ms_layer_rows(pass, l);
+    int64_t rows = ms_part_rows(n, row, most);
     ms_act h, at = to.at ? ms_act_at(to, row * m->config.hidden_size) : to;
-    ms_into out = direct ? ms_add_to(at) : ms_set(output_at(pass, l, b, row));
+    ms_into out = joins ? ms_set(output_at(pass, l, b, row)) : ms_add_to(at);
     MS_TRY(block_input(pass, l, b, row, rows, ms_row_of(pass->act->layer[l].rstd[b], row), &h));
     MS_TRY(blocks[b]->forward(pass, l, row, rows, h, out));
-    if (!direct) MS_TRY(join(pass, l, b, row, rows_out, at, out.at));
+    if (joins) MS_TRY(join(pass, l, b, row, rows_out(pass, l, b, rows), at, out.at));
   }
   return MS_OK;
 }
@@ -149,11 +153,18 @@ static ms_status join_backward(const ms_pass *pass, int32_t l, int b, int64_t ro
   const ms_saved *saved = &pass->act->layer[l];
   int64_t hidden = m->config.hidden_size;
   ms_slice w = m->layer[l].post_norm[b];
-  ms_act dy = ms_act_at(pass->act->d_stream, row * hidden);
+  ms_act dy = ms_act_at(pass->act->d_stream, row * hidden), place = pass->act->output;
+  float scale = m->config.residual_scale;
   *d_out = dy;
+  if (is_direct(m, &m->layer[l], b)) return MS_OK;
+  *d_out = place;
+  if (scale != 1) {
+    MS_TRY(MS_OP(m->dev, zero, place.at, ms_act_bytes(place, rows * hidden)));
+    MS_TRY(MS_OP(m->dev, add, place, dy, rows * hidden, scale));
+    dy = place;
+  }
   if (!w.w) return MS_OK;
-  *d_out = pass->act->output;
-  return ms_norm_backward(m, ms_set(*d_out), dy, ms_act_at(saved->output[b], row * hidden),
+  return ms_norm_backward(m, ms_set(place), dy, ms_act_at(saved->output[b], row * hidden),
                           saved->output_rstd[b] + row, w, rows, hidden);
 }
 
@@ -177,7 +188,7 @@ static ms_status input_backward(const ms_pass *pass, int32_t l, int b, int64_t r
   ms_slice w = m->layer[l].pre_norm[b];
   ms_act dx = ms_act_at(pass->act->d_stream, row * hidden);
   if (b == MS_ATTENTION && ms_is_last(pass, l)) MS_TRY(spread_stream(pass));
-  if (!w.w) return MS_OP(m->dev, add, dx, d_h, rows * hidden);
+  if (!w.w) return MS_OP(m->dev, add, dx, d_h, rows * hidden, 1);
   return ms_norm_backward(m, ms_add_to(dx), d_h, ms_act_at(saved->x[b], row * hidden),
                           saved->rstd[b] + row, w, rows, hidden);
 }
@@ -190,10 +201,9 @@ static ms_status block_backward(const ms_pass *pass, int32_t l, int b) {
   ms_act d_h = below || w->pre_norm[b].g ? pass->act->d_normed : ms_no_act;
   if (!below && !block_trains(w, b)) return MS_OK;
   for (int64_t row = 0; row < n; row += most) {
-    int64_t rows = ms_part_rows(n, row, most),
-            rows_out = b == MS_MLP ? rows : ms_layer_rows(pass, l);
+    int64_t rows = ms_part_rows(n, row, most);
     ms_act d_out, h = ms_no_act;
-    MS_TRY(join_backward(pass, l, b, row, rows_out, &d_out));
+    MS_TRY(join_backward(pass, l, b, row, rows_out(pass, l, b, rows), &d_out));
     if (blocks[b]->trains_input(w)) MS_TRY(block_input(pass, l, b, row, rows, NULL, &h));
     MS_TRY(blocks[b]->backward(pass, l, row, rows, d_h, d_out, h));
     if (d_h.at) MS_TRY(input_backward(pass, l, b, row, rows, d_h));

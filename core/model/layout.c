@@ -20,7 +20,7 @@ static int has_weight(const ms_config *c, const ms_weight *w) {
     case MS_IF_QKV_BIAS: return c->qkv_bias;
     case MS_IF_O_BIAS: return c->o_bias;
     case MS_IF_MLP_BIAS: return c->mlp_bias;
-    case MS_IF_QK_NORM: return c->qk_norm;
+    case MS_IF_QK_NORM: return c->qk_norm != 0;
   }
   return 0;
 }
@@ -204,6 +204,11 @@ ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_option
   MS_REQUIRE(options->dtype == -1 || options->dtype == MS_F32 || options->dtype == MS_BF16,
              "model: weights cannot be held as %s, only as f32, bf16 or as stored",
              ms_dtype_name(options->dtype));
+  if (config->head_dim > dev->ops->max_head_dim)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "config.json: heads of %d ('head_dim', or 'hidden_size' over "
+                   "'num_attention_heads'): attention on %s takes at most %d",
+                   config->head_dim, dev->ops->name, dev->ops->max_head_dim);
   MS_TRY(ms_alloc(sizeof(ms_model), "model", &p));
   ms_model *m = p;
   m->refs = 1;
@@ -281,12 +286,27 @@ void ms_model_free(ms_model *model) {
 
 /* ---- facts ---- */
 
+/* To nearest, ties to even. */
+static float to_bf16(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000;
+  memcpy(&x, &bits, sizeof bits);
+  return x;
+}
+
+float ms_embed_scale(const ms_model *m) {
+  const ms_config *c = &m->config;
+  return c->embed_scale_in_dtype && m->dtype == MS_BF16 ? to_bf16(c->embed_scale) : c->embed_scale;
+}
+
 void ms_model_head(const ms_model *m, ms_head_weights *head) {
   *head = (ms_head_weights){.w = m->head.w,
                             .dtype = m->dtype,
                             .vocab = m->config.vocab,
                             .width = m->config.hidden_size,
-                            .scale = 1,
+                            .scale = m->config.logit_scale,
+                            .soft_cap = m->config.logit_cap,
                             .changes = &m->head_changes};
 }
 

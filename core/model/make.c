@@ -4,6 +4,7 @@
 #include "../base/json.h"
 #include "../base/memory.h"
 #include "../base/random.h"
+#include "family.h"
 #include "layout.h"
 
 static const ms_model_options as_held = {.dtype = -1};
@@ -18,12 +19,12 @@ static void fill_part(const ms_model *m, const ms_parameter *p, float *y, int64_
                       uint64_t seed, uint64_t stream) {
   size_t length = strlen(p->name);
   int bias = length > 5 && !strcmp(p->name + length - 5, ".bias");
-  float std = (float)m->config.init_std;
+  float std = (float)m->config.init_std, norm = 1 - m->config.norm_offset;
 #pragma omp parallel for schedule(static) if (n > BLOCK)
   for (int64_t b = 0; b < n; b += BLOCK) {
     int64_t k = n - b < BLOCK ? n - b : BLOCK;
     if (p->rank == 2) ms_normal(y + b, k, (uint64_t)(first + b), seed, stream);
-    for (int64_t i = b; i < b + k; i++) y[i] = p->rank == 2 ? y[i] * std : bias ? 0 : 1;
+    for (int64_t i = b; i < b + k; i++) y[i] = p->rank == 2 ? y[i] * std : bias ? 0 : norm;
   }
 }
 
@@ -138,8 +139,24 @@ static ms_status check_layers(const ms_model *m, const int32_t *layer, int32_t l
   return MS_OK;
 }
 
-/* Sets what depends on the number of layers. Without layer_types the layers with a window are the
- * last ones, from max_window_layers on; the chosen ones among them are the last again. */
+/* Kinds of the chosen layers: as config.json lists them, or as the family gives them by their place. */
+static json_t *kinds_of(const json_t *types, const ms_config *c, const int32_t *layer,
+                        int32_t layers) {
+  json_t *kinds = json_array();
+  int bad = !kinds;
+  for (int32_t i = 0; i < layers; i++)
+    bad |= json_is_array(types)
+               ? json_array_append(kinds, json_array_get(types, (size_t)layer[i]))
+               : json_array_append_new(kinds, json_string(c->window[layer[i]] ? "sliding_attention"
+                                                                              : "full_attention"));
+  if (!bad) return kinds;
+  json_decref(kinds);
+  return NULL;
+}
+
+/* Sets what depends on the number of layers. Without layer_types the layers with a window are, by the
+ * family, every other one, whose places change; or the last ones, from max_window_layers on, of which the
+ * chosen ones are the last again. */
 static int set_layers(json_t *json, const ms_config *c, const int32_t *layer, int32_t layers) {
   const json_t *types = json_object_get(json, "layer_types");
   int32_t full = 0;
@@ -147,11 +164,8 @@ static int set_layers(json_t *json, const ms_config *c, const int32_t *layer, in
   for (int32_t i = 0; i < layers; i++) full += !c->window[layer[i]];
   if (json_is_true(json_object_get(json, "use_sliding_window")))
     bad |= json_object_set_new(json, "max_window_layers", json_integer(full));
-  if (!json_is_array(types)) return bad;
-  json_t *chosen = json_array();
-  for (int32_t i = 0; i < layers; i++)
-    bad |= json_array_append(chosen, json_array_get(types, (size_t)layer[i]));
-  return bad | json_object_set_new(json, "layer_types", chosen);
+  if (!json_is_array(types) && c->family->windows != MS_WINDOWS_ALTERNATE) return bad;
+  return bad | json_object_set_new(json, "layer_types", kinds_of(types, c, layer, layers));
 }
 
 ms_status ms_model_shrink(const ms_model *teacher, const int32_t *layer, int32_t layers,

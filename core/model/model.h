@@ -12,19 +12,29 @@
 #include "../loss/head.h"
 #include "../tensor/tensor.h"
 
+/* How q and k are normalised: each head, or all of a projection before it is cut into heads. */
+enum { MS_QK_NORM_HEADS = 1, MS_QK_NORM_WHOLE };
+
 /* What of a model's shape and arithmetic config.json decides. */
 typedef struct ms_config {
   const struct ms_family *family; /* names and flags, in family.c */
   int32_t layers, heads, kv_heads, head_dim;
   int64_t hidden_size, intermediate_size, vocab, context;
-  int32_t *window;  /* [layers]: sliding window of each layer, 0 for none */
-  int32_t rotary;   /* leading dimensions of a head that rotate */
-  float *inv_freq;  /* [rotary / 2], rope scaling applied */
-  float rope_scale; /* multiplies cosine and sine; 1 but for some scalings */
-  float eps;        /* of every rmsnorm */
-  double init_std;  /* initializer_range */
-  int tied;         /* the head is the embedding */
-  int qkv_bias, o_bias, mlp_bias, qk_norm;
+  int32_t *window;                      /* [layers]: sliding window of each layer, 0 for none */
+  int32_t rotary;                       /* leading dimensions of a head that rotate */
+  float *inv_freq;                      /* [rotary / 2], rope scaling applied */
+  float rope_scale;                     /* multiplies cosine and sine; 1 but for some scalings */
+  float eps, norm_offset;               /* of every rmsnorm; added to its weights */
+  int activation;                       /* of the MLP: MS_SILU, MS_GELU_TANH */
+  float embed_scale;                    /* multiplies the embedding */
+  int embed_scale_in_dtype;             /* once it was rounded to the weights' dtype */
+  float residual_scale;                 /* multiplies what blocks add to the stream */
+  float attention_scale, attention_cap; /* of scores: see ms_attention_shape */
+  float logit_scale, logit_cap;         /* of the head: see ms_head_weights */
+  double init_std;                      /* initializer_range */
+  int tied;                             /* the head is the embedding */
+  int qkv_bias, o_bias, mlp_bias;
+  int qk_norm;  /* 0, or how: see above */
   int dtype;    /* as config.json says: MS_F32, MS_BF16, MS_F16 */
   json_t *json; /* the file as read, to be written again */
 } ms_config;
@@ -96,6 +106,8 @@ ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_optio
                          ms_model **out);
 void ms_model_retain(ms_model *model);
 void ms_model_release(ms_model *model); /* the last one frees */
+/* What the embedding is multiplied by. */
+float ms_embed_scale(const ms_model *model);
 void ms_model_head(const ms_model *model, ms_head_weights *head);
 /* Before parameter p is written. */
 void ms_model_change(ms_model *model, const ms_parameter *p);

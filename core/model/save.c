@@ -58,11 +58,19 @@ static ms_status make_config(const ms_model *m, int dtype, json_t **out) {
   bad |= set_missing(j, "num_key_value_heads", json_integer(c->kv_heads));
   bad |= set_missing(j, "max_position_embeddings", json_integer(c->context));
   bad |= set_missing(j, "rms_norm_eps", json_real(c->family->eps));
-  bad |= set_missing(j, "hidden_act", json_string("silu"));
+  const char *act = c->family->activation_key ? c->family->activation_key : "hidden_act";
+  bad |= set_missing(j, act,
+                     json_string(c->activation == MS_GELU_TANH ? "gelu_pytorch_tanh" : "silu"));
   bad |= set_missing(j, "tie_word_embeddings", json_boolean(c->tied));
   if (c->family->head_dim) bad |= set_missing(j, "head_dim", json_integer(c->head_dim));
-  if (c->family->windows == MS_WINDOWS_ALL && c->family->window)
-    bad |= set_missing(j, "sliding_window", json_integer(c->window[0]));
+  if (c->family->windows != MS_WINDOWS_BY_LAYER && c->family->window)
+    bad |= set_missing(j, "sliding_window", json_integer(c->family->window));
+  if (c->family->attention_scalar) {
+    bad |= set_missing(j, "query_pre_attn_scalar",
+                       json_integer((json_int_t)c->family->attention_scalar));
+    bad |= set_missing(j, "attn_logit_softcapping", json_real(c->family->attention_cap));
+    bad |= set_missing(j, "final_logit_softcapping", json_real(c->family->logit_cap));
+  }
   if (!json_object_get(json_object_get(j, "rope_parameters"), "rope_theta") &&
       !json_object_get(json_object_get(j, "rope_scaling"), "rope_theta"))
     bad |= set_missing(j, "rope_theta", json_real(1e4));

@@ -135,24 +135,24 @@ ms_status ms_bias_db(ms_tensor *db, const ms_tensor *dy) {
 
 /* ---- embedding and rows ---- */
 
-ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w) {
+ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w, double scale) {
   ms_tensor_change(y);
   MS_TRY(want("embed", "w", NULL, w, WEIGHT, SHAPE(0, 0)));
   MS_TRY(want("embed", "token", w, token, MS_I32, SHAPE(0)));
   MS_TRY(want("embed", "y", w, y, MS_F32, SHAPE(token->shape[0], w->shape[1])));
   MS_TRY(want_indices("embed", "token", token, w->shape[0], 0));
   return MS_OP(w->dev, embed, ms_tensor_act(y), token->data, w->data, w->dtype, y->shape[0],
-               y->shape[1]);
+               y->shape[1], (float)scale);
 }
 
-ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token) {
+ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token, double scale) {
   ms_tensor_change(dw);
   MS_TRY(want("embed_dw", "dw", NULL, dw, MS_F32, SHAPE(0, 0)));
   MS_TRY(want("embed_dw", "token", dw, token, MS_I32, SHAPE(0)));
   MS_TRY(want("embed_dw", "dy", dw, dy, MS_F32, SHAPE(token->shape[0], dw->shape[1])));
   MS_TRY(want_indices("embed_dw", "token", token, dw->shape[0], 0));
   return MS_OP(dw->dev, embed_dw, dw->data, ms_tensor_act(dy), token->data, dy->shape[0],
-               dy->shape[1], dw->shape[0]);
+               dy->shape[1], dw->shape[0], (float)scale);
 }
 
 ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
@@ -178,7 +178,7 @@ ms_status ms_scatter(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
 /* ---- norm, rope, attention ---- */
 
 ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms_tensor *w,
-                     double eps) {
+                     double eps, double offset) {
   ms_tensor_change(y);
   ms_tensor_change(rstd);
   MS_TRY(want("rmsnorm", "x", NULL, x, MS_F32, SHAPE(0, 0)));
@@ -186,11 +186,12 @@ ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms
   MS_TRY(want("rmsnorm", "w", x, w, WEIGHT, SHAPE(x->shape[1])));
   if (rstd) MS_TRY(want("rmsnorm", "rstd", x, rstd, MS_F32, SHAPE(x->shape[0])));
   return MS_OP(x->dev, rmsnorm, ms_tensor_act(y), rstd ? rstd->data : NULL, ms_tensor_act(x),
-               w->data, w->dtype, x->shape[0], x->shape[1], (float)eps);
+               w->data, w->dtype, x->shape[0], x->shape[1], (float)eps, (float)offset);
 }
 
 ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x,
-                              const ms_tensor *rstd, const ms_tensor *w, int add) {
+                              const ms_tensor *rstd, const ms_tensor *w, int add,
+                              double offset) {
   ms_tensor_change(dx);
   ms_tensor_change(dw);
   const char *op = "rmsnorm_backward";
@@ -201,7 +202,8 @@ ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy,
   MS_TRY(want(op, "rstd", x, rstd, MS_F32, SHAPE(x->shape[0])));
   if (dw) MS_TRY(want(op, "dw", x, dw, MS_F32, SHAPE(x->shape[1])));
   return MS_OP(x->dev, rmsnorm_backward, ms_tensor_act(dx), dw ? dw->data : NULL, ms_tensor_act(dy),
-               ms_tensor_act(x), rstd->data, w->data, w->dtype, x->shape[0], x->shape[1], add);
+               ms_tensor_act(x), rstd->data, w->data, w->dtype, x->shape[0], x->shape[1],
+               (float)offset, add);
 }
 
 ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosine,
@@ -220,7 +222,9 @@ ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosi
                (int32_t)(2 * cosine->shape[1]), sign);
 }
 
-static ms_status want_segments(const char *op, const ms_tensor *start, int64_t tokens) {
+/* Sets the length of the longest. */
+static ms_status want_segments(const char *op, const ms_tensor *start, int64_t tokens,
+                               int64_t *longest) {
   ms_status st = MS_OK;
   int32_t *v;
   MS_TRY(host_indices(start, &v));
@@ -228,43 +232,59 @@ static ms_status want_segments(const char *op, const ms_tensor *start, int64_t t
   MS_REQUIRE_OR(end, v[0] == 0 && v[last] == tokens,
                 "%s: segments go from %d to %d, not from 0 to %lld", op, v[0], v[last],
                 (long long)tokens);
-  for (int64_t i = 0; i < last; i++)
+  *longest = 0;
+  for (int64_t i = 0; i < last; i++) {
     MS_REQUIRE_OR(end, v[i] <= v[i + 1], "%s: segment %lld goes from %d to %d", op, (long long)i,
                   v[i], v[i + 1]);
+    if (v[i + 1] - v[i] > *longest) *longest = v[i + 1] - v[i];
+  }
 end:
   ms_free(v);
   return st;
 }
 
-enum { MAX_HEAD_DIM = 256 };
+/* What all three check, and share. */
+static ms_status check_heads(const char *op, const ms_tensor *q, int64_t kv_heads,
+                             double soft_cap) {
+  MS_REQUIRE(q->shape[1] % kv_heads == 0, "%s: %lld heads over %lld kv_heads", op,
+             (long long)q->shape[1], (long long)kv_heads);
+  MS_REQUIRE(q->shape[2] <= q->dev->ops->max_head_dim, "%s: head_dim %lld over %d", op,
+             (long long)q->shape[2], q->dev->ops->max_head_dim);
+  MS_REQUIRE(soft_cap >= 0, "%s: soft_cap %g", op, soft_cap);
+  return MS_OK;
+}
 
 /* q decides tokens, heads and head_dim; k decides kv_heads. */
 static ms_status check_attention(const char *op, const ms_tensor *q, const ms_tensor *k,
                                  const ms_tensor *v, const ms_tensor *start, int window,
-                                 double scale, ms_attention_shape *a) {
+                                 double scale, double soft_cap, ms_attention_shape *a) {
+  int64_t longest = 0;
   MS_TRY(want(op, "q", NULL, q, MS_F32, SHAPE(0, 0, 0)));
   MS_TRY(want(op, "k", q, k, MS_F32, SHAPE(q->shape[0], 0, q->shape[2])));
   MS_TRY(want(op, "v", q, v, MS_F32, SHAPE(q->shape[0], k->shape[1], q->shape[2])));
   MS_TRY(want(op, "segment_start", q, start, MS_I32, SHAPE(0)));
-  MS_TRY(want_segments(op, start, q->shape[0]));
-  MS_REQUIRE(q->shape[1] % k->shape[1] == 0, "%s: %lld heads over %lld kv_heads", op,
-             (long long)q->shape[1], (long long)k->shape[1]);
-  MS_REQUIRE(q->shape[2] <= MAX_HEAD_DIM, "%s: head_dim %lld over %d", op, (long long)q->shape[2],
-             MAX_HEAD_DIM);
+  MS_TRY(want_segments(op, start, q->shape[0], &longest));
+  MS_TRY(check_heads(op, q, k->shape[1], soft_cap));
   MS_REQUIRE(window >= 0, "%s: window %d", op, window);
-  *a = (ms_attention_shape){q->shape[0],          start->shape[0] - 1,  (int32_t)q->shape[1],
-                            (int32_t)k->shape[1], (int32_t)q->shape[2], window,
-                            (float)scale};
+  *a = (ms_attention_shape){.tokens = q->shape[0],
+                            .segments = start->shape[0] - 1,
+                            .longest = longest,
+                            .heads = (int32_t)q->shape[1],
+                            .kv_heads = (int32_t)k->shape[1],
+                            .head_dim = (int32_t)q->shape[2],
+                            .window = window,
+                            .scale = (float)scale,
+                            .soft_cap = (float)soft_cap};
   return MS_OK;
 }
 
 ms_status ms_attention(ms_tensor *y, ms_tensor *lse, const ms_tensor *q, const ms_tensor *k,
-                       const ms_tensor *v, const ms_tensor *segment_start, int window,
-                       double scale) {
+                       const ms_tensor *v, const ms_tensor *segment_start, int window, double scale,
+                       double soft_cap) {
   ms_tensor_change(y);
   ms_tensor_change(lse);
   ms_attention_shape a;
-  MS_TRY(check_attention("attention", q, k, v, segment_start, window, scale, &a));
+  MS_TRY(check_attention("attention", q, k, v, segment_start, window, scale, soft_cap, &a));
   MS_TRY(want("attention", "y", q, y, MS_F32, SHAPE(a.tokens, a.heads, a.head_dim)));
   if (lse) MS_TRY(want("attention", "lse", q, lse, MS_F32, SHAPE(a.tokens, a.heads)));
   return MS_OP(q->dev, attention, ms_tensor_act(y), lse ? lse->data : NULL, ms_tensor_act(q),
@@ -274,13 +294,14 @@ ms_status ms_attention(ms_tensor *y, ms_tensor *lse, const ms_tensor *q, const m
 ms_status ms_attention_backward(ms_tensor *dq, ms_tensor *dk, ms_tensor *dv, const ms_tensor *dy,
                                 const ms_tensor *y, const ms_tensor *lse, const ms_tensor *q,
                                 const ms_tensor *k, const ms_tensor *v,
-                                const ms_tensor *segment_start, int window, double scale) {
+                                const ms_tensor *segment_start, int window, double scale,
+                                double soft_cap) {
   ms_tensor_change(dq);
   ms_tensor_change(dk);
   ms_tensor_change(dv);
   const char *op = "attention_backward";
   ms_attention_shape a;
-  MS_TRY(check_attention(op, q, k, v, segment_start, window, scale, &a));
+  MS_TRY(check_attention(op, q, k, v, segment_start, window, scale, soft_cap, &a));
   MS_TRY(want(op, "dq", q, dq, MS_F32, SHAPE(a.tokens, a.heads, a.head_dim)));
   MS_TRY(want(op, "dk", q, dk, MS_F32, SHAPE(a.tokens, a.kv_heads, a.head_dim)));
   MS_TRY(want(op, "dv", q, dv, MS_F32, SHAPE(a.tokens, a.kv_heads, a.head_dim)));
@@ -312,7 +333,7 @@ end:
 
 ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor *k,
                               const ms_tensor *v, const ms_tensor *slot, const ms_tensor *first,
-                              const ms_tensor *length, double scale) {
+                              const ms_tensor *length, double scale, double soft_cap) {
   ms_tensor_change(y);
   const char *op = "attention_cached";
   MS_TRY(want(op, "q", NULL, q, MS_F32, SHAPE(0, 0, 0)));
@@ -322,45 +343,67 @@ ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor 
   MS_TRY(want(op, "slot", q, slot, MS_I32, SHAPE(q->shape[0])));
   MS_TRY(want(op, "first", q, first, MS_I32, SHAPE(q->shape[0])));
   MS_TRY(want(op, "length", q, length, MS_I32, SHAPE(q->shape[0])));
-  MS_REQUIRE(q->shape[1] % k->shape[2] == 0, "%s: %lld heads over %lld kv_heads", op,
-             (long long)q->shape[1], (long long)k->shape[2]);
-  MS_REQUIRE(q->shape[2] <= MAX_HEAD_DIM, "%s: head_dim %lld over %d", op, (long long)q->shape[2],
-             MAX_HEAD_DIM);
+  MS_TRY(check_heads(op, q, k->shape[2], soft_cap));
   MS_TRY(want_spans(slot, first, length, k->shape[0], k->shape[1]));
+  ms_attention_shape a = {.tokens = q->shape[0],
+                          .heads = (int32_t)q->shape[1],
+                          .kv_heads = (int32_t)k->shape[2],
+                          .head_dim = (int32_t)q->shape[2],
+                          .scale = (float)scale,
+                          .soft_cap = (float)soft_cap};
   return MS_OP(q->dev, attention_cached, ms_tensor_act(y), ms_tensor_act(q), ms_tensor_act(k),
-               ms_tensor_act(v), slot->data, first->data, length->data, q->shape[0], k->shape[1],
-               (int32_t)q->shape[1], (int32_t)k->shape[2], (int32_t)q->shape[2], (float)scale);
+               ms_tensor_act(v), slot->data, first->data, length->data, k->shape[1], &a);
 }
 
 /* ---- element by element ---- */
 
-ms_status ms_swiglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up) {
+static ms_status glu(const char *op, ms_tensor *y, const ms_tensor *gate, const ms_tensor *up,
+                     int activation) {
   ms_tensor_change(y);
-  MS_TRY(want_count("swiglu", "y", y, y));
-  MS_TRY(want_count("swiglu", "gate", y, gate));
-  MS_TRY(want_count("swiglu", "up", y, up));
-  return MS_OP(y->dev, swiglu, ms_tensor_act(y), ms_tensor_act(gate), ms_tensor_act(up), y->count);
+  MS_TRY(want_count(op, "y", y, y));
+  MS_TRY(want_count(op, "gate", y, gate));
+  MS_TRY(want_count(op, "up", y, up));
+  return MS_OP(y->dev, glu, ms_tensor_act(y), ms_tensor_act(gate), ms_tensor_act(up), y->count,
+               activation);
 }
 
-ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
-                             const ms_tensor *gate, const ms_tensor *up) {
+ms_status ms_swiglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up) {
+  return glu("swiglu", y, gate, up, MS_SILU);
+}
+
+ms_status ms_geglu(ms_tensor *y, const ms_tensor *gate, const ms_tensor *up) {
+  return glu("geglu", y, gate, up, MS_GELU_TANH);
+}
+
+static ms_status glu_backward(const char *op, ms_tensor *d_gate, ms_tensor *d_up,
+                              const ms_tensor *dy, const ms_tensor *gate, const ms_tensor *up,
+                              int activation) {
   ms_tensor_change(d_gate);
   ms_tensor_change(d_up);
-  const char *op = "swiglu_backward";
   MS_TRY(want_count(op, "dy", dy, dy));
   MS_TRY(want_count(op, "d_gate", dy, d_gate));
   MS_TRY(want_count(op, "d_up", dy, d_up));
   MS_TRY(want_count(op, "gate", dy, gate));
   MS_TRY(want_count(op, "up", dy, up));
-  return MS_OP(dy->dev, swiglu_backward, ms_tensor_act(d_gate), ms_tensor_act(d_up),
-               ms_tensor_act(dy), ms_tensor_act(gate), ms_tensor_act(up), dy->count);
+  return MS_OP(dy->dev, glu_backward, ms_tensor_act(d_gate), ms_tensor_act(d_up), ms_tensor_act(dy),
+               ms_tensor_act(gate), ms_tensor_act(up), dy->count, activation);
 }
 
-ms_status ms_add(ms_tensor *y, const ms_tensor *x) {
+ms_status ms_swiglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
+                             const ms_tensor *gate, const ms_tensor *up) {
+  return glu_backward("swiglu_backward", d_gate, d_up, dy, gate, up, MS_SILU);
+}
+
+ms_status ms_geglu_backward(ms_tensor *d_gate, ms_tensor *d_up, const ms_tensor *dy,
+                            const ms_tensor *gate, const ms_tensor *up) {
+  return glu_backward("geglu_backward", d_gate, d_up, dy, gate, up, MS_GELU_TANH);
+}
+
+ms_status ms_add(ms_tensor *y, const ms_tensor *x, double scale) {
   ms_tensor_change(y);
   MS_TRY(want_count("add", "y", y, y));
   MS_TRY(want_count("add", "x", y, x));
-  return MS_OP(y->dev, add, ms_tensor_act(y), ms_tensor_act(x), y->count);
+  return MS_OP(y->dev, add, ms_tensor_act(y), ms_tensor_act(x), y->count, (float)scale);
 }
 
 ms_status ms_sum_squares(const ms_tensor *x, double *sum) {

@@ -28,6 +28,15 @@ static void mask_scores(float *score, int64_t t, int wide, int64_t k, int keys, 
     }
 }
 
+static void cap_scores(float *score, int wide, int keys, float cap) {
+  for (int j = 0; j < keys; j++)
+    for (int c = 0; c < wide; c++) {
+      float *p = score + j * TILE + c * VF_LANES;
+      vf slope;
+      vf_store(p, soft_cap(vf_load(p), cap, &slope));
+    }
+}
+
 /* Scores to exp(score - top) with the new top; `shrink` is what older sums are multiplied by. The
  * top starts at the lowest finite number, so that a block in which a query sees nothing leaves it
  * as it was. */
@@ -85,6 +94,7 @@ static void forward_tile(const forward_call *f, forward_scratch *s, int64_t star
                                   .rows = keys,
                                   .inner = dim,
                                   .lanes = wide * VF_LANES});
+    if (a->soft_cap > 0) cap_scores(s->score, wide, keys, a->soft_cap);
     if (needs_mask(t, rows, k, keys, a->window)) mask_scores(s->score, t, wide, k, keys, a->window);
     soften(s, wide, keys);
     scale_queries(y, s->shrink, dim, wide);

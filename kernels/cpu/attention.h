@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "cpu.h"
-#include "simd.h"
+#include "softmax_math.h"
 
 enum { TILE = 64, WIDE = TILE / VF_LANES };
 

@@ -1,6 +1,7 @@
 /* attention_backward.c - attention's gradients, probabilities computed again from lse.
  *
- * With D = sum over c of dy y: dv_j += p_j dy; ds_j = scale p_j (dy v_j - D); dq += ds_j k_j;
+ * With D = sum over c of dy y: dv_j += p_j dy; ds_j = scale p_j (dy v_j - D), times the derivative of
+ * the soft cap where there is one; dq += ds_j k_j;
  * dk_j += ds_j q. Where segments and kv_heads are many, a task is one of each and walks its tiles in
  * order, adding to dk and dv as it goes. Where they are few, one task per tile of queries makes dq
  * and one per tile of keys makes dk and dv, at the cost of computing the scores twice. */
@@ -85,10 +86,15 @@ static void soften_backward(backward_tile *b, int64_t k, int keys, int wide, int
     vf lse = vf_load(b->lse + c * VF_LANES), delta = vf_load(b->delta + c * VF_LANES);
     for (int j = 0; j < keys; j++) {
       float *p = b->p + j * TILE + c * VF_LANES, *ds = b->ds + j * TILE + c * VF_LANES;
-      vf e = vf_exp_weight(vf_load(p) - lse);
+      vf score = vf_load(p), slope = vf_set(a->scale);
+      if (a->soft_cap > 0) {
+        score = soft_cap(score, a->soft_cap, &slope);
+        slope *= a->scale;
+      }
+      vf e = vf_exp_weight(score - lse);
       if (masked) e = vf_select(visible(k + j, b->t + c * VF_LANES, a->window), e, vf_set(0));
       vf_store(p, e);
-      vf_store(ds, a->scale * e * (vf_load(ds) - delta));
+      vf_store(ds, slope * e * (vf_load(ds) - delta));
     }
   }
 }

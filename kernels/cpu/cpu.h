@@ -32,7 +32,8 @@ ms_status ms_cpu_zero(ms_stream *s, void *y, size_t bytes);
  * changes a result. */
 enum { MS_SERIAL = 1 << 16 };
 static inline int64_t ms_min(int64_t a, int64_t b) { return a < b ? a : b; }
-enum { MS_FEW_ROWS = 8 }; /* up to here linear is bound by reading the weights */
+enum { MS_MAX_HEAD_DIM = 256 }; /* attention_cached holds the sums of a head on its stack */
+enum { MS_FEW_ROWS = 8 };       /* up to here linear is bound by reading the weights */
 
 /* Activations are f32 here: kernels begin with MS_TAKES_F32("name", ...) and read f32(x). */
 static inline float *f32(ms_act x) { return (float *)x.at; }
@@ -62,14 +63,14 @@ ms_status MS_KERNEL(bias)(ms_stream *s, ms_act y, const void *b, int b_dtype, in
                           int64_t cols);
 ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, ms_act dy, int64_t rows, int64_t cols);
 ms_status MS_KERNEL(embed)(ms_stream *s, ms_act y, const int32_t *token, const void *w, int w_dtype,
-                           int64_t tokens, int64_t width);
+                           int64_t tokens, int64_t width, float scale);
 ms_status MS_KERNEL(embed_dw)(ms_stream *s, float *dw, ms_act dy, const int32_t *token,
-                              int64_t tokens, int64_t width, int64_t vocab);
+                              int64_t tokens, int64_t width, int64_t vocab, float scale);
 ms_status MS_KERNEL(rmsnorm)(ms_stream *s, ms_act y, float *rstd, ms_act x, const void *w,
-                             int w_dtype, int64_t rows, int64_t cols, float eps);
+                             int w_dtype, int64_t rows, int64_t cols, float eps, float offset);
 ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act dy, ms_act x,
                                       const float *rstd, const void *w, int w_dtype, int64_t rows,
-                                      int64_t cols, int add);
+                                      int64_t cols, float offset, int add);
 ms_status MS_KERNEL(rope)(ms_stream *s, ms_act x, const int32_t *position, const float *cosine,
                           const float *sine, int64_t tokens, int32_t heads, int32_t head_dim,
                           int32_t rotary, int sign);
@@ -81,13 +82,12 @@ ms_status MS_KERNEL(attention_backward)(ms_stream *s, ms_act dq, ms_act dk, ms_a
                                         const ms_attention_shape *shape);
 ms_status MS_KERNEL(attention_cached)(ms_stream *s, ms_act y, ms_act q, ms_act k, ms_act v,
                                       const int32_t *slot, const int32_t *first,
-                                      const int32_t *length, int64_t rows, int64_t capacity,
-                                      int32_t heads, int32_t kv_heads, int32_t head_dim,
-                                      float scale);
-ms_status MS_KERNEL(swiglu)(ms_stream *s, ms_act y, ms_act gate, ms_act up, int64_t n);
-ms_status MS_KERNEL(swiglu_backward)(ms_stream *s, ms_act d_gate, ms_act d_up, ms_act dy,
-                                     ms_act gate, ms_act up, int64_t n);
-ms_status MS_KERNEL(add)(ms_stream *s, ms_act y, ms_act x, int64_t n);
+                                      const int32_t *length, int64_t capacity,
+                                      const ms_attention_shape *shape);
+ms_status MS_KERNEL(glu)(ms_stream *s, ms_act y, ms_act gate, ms_act up, int64_t n, int activation);
+ms_status MS_KERNEL(glu_backward)(ms_stream *s, ms_act d_gate, ms_act d_up, ms_act dy, ms_act gate,
+                                  ms_act up, int64_t n, int activation);
+ms_status MS_KERNEL(add)(ms_stream *s, ms_act y, ms_act x, int64_t n, float scale);
 ms_status MS_KERNEL(gather)(ms_stream *s, ms_act y, ms_act x, const int32_t *row, int64_t rows,
                             int64_t cols);
 ms_status MS_KERNEL(scatter)(ms_stream *s, ms_act y, ms_act x, const int32_t *row, int64_t rows,

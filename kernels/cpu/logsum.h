@@ -116,12 +116,9 @@ static inline void cap_row(float *z, float *slope, int64_t n, float scale, float
     int64_t part = n - i < VF_LANES ? n - i : VF_LANES;
     vf x = vf_load_fill(z + i, part, 0) * vf_set(scale);
     if (cap > 0) {
-      /* tanh |x| = -expm1(-2|x|) / (1 + e^(-2|x|)), its derivative 4 e^(-2|x|) / (1 + ..)^2 */
-      vf u = x * vf_set(1 / cap), m;
-      vf e = exp_expm1(vf_set(-2.0f) * vf_abs(u), &m), one = vf_set(1.0f);
-      vf t = m / (one + e) * vf_set(cap);
-      x = vf_select(u < vf_zero(), t, vf_zero() - t);
-      if (slope) vf_store_part(slope + i, vf_set(4.0f) * e / ((one + e) * (one + e)), part);
+      vf steep;
+      x = soft_cap(x, cap, &steep);
+      if (slope) vf_store_part(slope + i, steep, part);
     }
     vf_store_part(z + i, x, part);
   }

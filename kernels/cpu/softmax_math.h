@@ -91,6 +91,16 @@ VF_INLINE vf exp_expm1(vf x, vf *expm1) {
   return vf_select(low, vf_zero(), vf_fma(m, pow2, pow2));
 }
 
+/* cap tanh(x / cap), and its derivative. tanh |u| = -expm1(-2|u|) / (1 + e^(-2|u|)), its derivative
+ * 4 e^(-2|u|) / (1 + ..)^2. */
+VF_INLINE vf soft_cap(vf x, float cap, vf *slope) {
+  vf u = x * vf_set(1 / cap), m;
+  vf e = exp_expm1(vf_set(-2.0f) * vf_abs(u), &m), one = vf_set(1.0f);
+  vf t = m / (one + e) * vf_set(cap);
+  *slope = vf_set(4.0f) * e / ((one + e) * (one + e));
+  return vf_select(u < vf_zero(), t, vf_zero() - t);
+}
+
 /* log(w) for w = 1 + y in (0, 1], given both: near 1 the exact y is used. w = 2^k m with m in
  * [sqrt(1/2), sqrt(2)), and the polynomial of simd.h for log m. */
 VF_INLINE vf log_1p(vf w, vf y) {

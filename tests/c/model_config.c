@@ -1,5 +1,6 @@
 /* model_config.c - what a config.json means: windows of layers and frequencies of rope, which Lua
  * does not see, against numbers that transformers 5.24 computes. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,6 +96,7 @@ static void windows(const char *name, const char *text, int a, int b, int c, int
 }
 
 #define QWEN "\"model_type\": \"qwen2\", \"num_key_value_heads\": 4, "
+#define GEMMA "\"model_type\": \"gemma2\", "
 #define MIXED                                                                            \
   "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", " \
   "\"full_attention\"]"
@@ -115,10 +117,44 @@ static void sliding(void) {
           0, 0, 7);
   windows("qwen2: by default from 28 on, that is none of 4", QWEN "\"use_sliding_window\": true", 0,
           0, 0, 0);
+  windows("gemma2: every other layer, from the first on", GEMMA "\"sliding_window\": 7", 7, 0, 7,
+          0);
+  windows("gemma2: layer_types count more",
+          GEMMA
+          "\"sliding_window\": 7, "
+          "\"layer_types\": [\"full_attention\", \"full_attention\", \"sliding_attention\", "
+          "\"sliding_attention\"]",
+          0, 0, 7, 7);
   windows("qwen2: layer_types count more than max_window_layers",
           QWEN
           "\"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 4, " MIXED,
           7, 0, 7, 0);
+}
+
+static void multipliers(void) {
+  ms_config c;
+  TEST("granite's multipliers; logits_scaling divides");
+  CHECK(
+      parse("{\"model_type\": \"granite\", \"embedding_multiplier\": 12, \"residual_multiplier\": "
+            "0.22, \"attention_multiplier\": 0.015625, \"logits_scaling\": 8}",
+            &c) == MS_OK);
+  CHECK(c.embed_scale == 12 && c.residual_scale == 0.22f && c.attention_scale == 0.015625f);
+  CHECK(c.logit_scale == 0.125f && !c.embed_scale_in_dtype);
+  ms_config_clear(&c);
+  TEST("gemma2's caps may be null, and its scores are over the root of query_pre_attn_scalar");
+  CHECK(parse("{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null, "
+              "\"final_logit_softcapping\": null, \"query_pre_attn_scalar\": 144}",
+              &c) == MS_OK);
+  CHECK(c.attention_cap == 0 && c.logit_cap == 0 && c.attention_scale == 1.0f / 12);
+  TEST("gemma's embedding is multiplied by what the weights' dtype makes of sqrt(hidden_size)");
+  ms_model m = {.config = c, .dtype = MS_F32};
+  m.config.embed_scale = sqrtf(3072);
+  CHECK(ms_embed_scale(&m) == sqrtf(3072));
+  m.dtype = MS_BF16;
+  CHECK(ms_embed_scale(&m) == 55.5f);
+  m.config.embed_scale_in_dtype = 0;
+  CHECK(ms_embed_scale(&m) == sqrtf(3072));
+  ms_config_clear(&c);
 }
 
 static void defaults(void) {
@@ -130,18 +166,30 @@ static void defaults(void) {
               {"mistral", 32000, 4096, 14336, 32, 32, 8, 128, 131072, 1e-6},
               {"qwen2", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6},
               {"qwen3", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6},
-              {"phi3", 32064, 3072, 8192, 32, 32, 32, 96, 4096, 1e-5}};
-  for (int i = 0; i < 5; i++) {
+              {"phi3", 32064, 3072, 8192, 32, 32, 32, 96, 4096, 1e-5},
+              {"gemma", 256000, 3072, 24576, 28, 16, 16, 256, 8192, 1e-6},
+              {"gemma2", 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6},
+              {"olmo2", 50304, 4096, 11008, 32, 32, 32, 128, 2048, 1e-5},
+              {"granite", 32000, 4096, 11008, 32, 32, 32, 128, 2048, 1e-6}};
+  for (int i = 0; i < 9; i++) {
+    int gemma = i == 5 || i == 6;
     char text[80];
     ms_config c;
     TEST(want[i].type);
     snprintf(text, sizeof text, "{\"model_type\": \"%s\"}", want[i].type);
     CHECK(parse(text, &c) == MS_OK);
-    CHECK(c.vocab == want[i].vocab && c.hidden_size == want[i].width && c.intermediate_size == want[i].inner);
+    CHECK(c.vocab == want[i].vocab && c.hidden_size == want[i].width &&
+          c.intermediate_size == want[i].inner);
     CHECK(c.layers == want[i].layers && c.heads == want[i].heads && c.kv_heads == want[i].kv);
     CHECK(c.head_dim == want[i].head_dim && c.context == want[i].context);
-    CHECK(c.eps == (float)want[i].eps && c.init_std == 0.02 && !c.tied);
-    CHECK(c.qkv_bias == (i == 2) && !c.o_bias && !c.mlp_bias && c.qk_norm == (i == 3));
+    CHECK(c.eps == (float)want[i].eps && c.init_std == 0.02 && c.tied == gemma);
+    CHECK(c.qkv_bias == (i == 2) && !c.o_bias && !c.mlp_bias);
+    CHECK(c.qk_norm == (i == 3 ? MS_QK_NORM_HEADS : i == 7 ? MS_QK_NORM_WHOLE : 0));
+    CHECK(c.activation == (gemma ? MS_GELU_TANH : MS_SILU) && c.norm_offset == (float)gemma);
+    CHECK(c.embed_scale == (gemma ? sqrtf((float)want[i].width) : 1));
+    CHECK(c.attention_scale == (i == 8 ? 1 : (float)(1 / sqrt((double)want[i].head_dim))));
+    CHECK(c.attention_cap == (i == 6 ? 50 : 0) && c.logit_cap == (i == 6 ? 30 : 0));
+    CHECK(c.residual_scale == 1 && c.logit_scale == 1);
     ms_config_clear(&c);
   }
   ms_config c;
@@ -157,6 +205,7 @@ static void defaults(void) {
 
 int main(void) {
   defaults();
+  multipliers();
   sliding();
   rope();
   return test_end();

@@ -93,6 +93,32 @@ static void serve_again(ms_model *m) {
   CHECK(idle(m) == 2);
 }
 
+/* The device's own attention, but that what it is told is looked at. */
+static const ms_ops *own;
+static int64_t longest;
+
+static ms_status look(ms_stream *s, ms_act y, float *lse, ms_act q, ms_act k, ms_act v,
+                      const int32_t *segment_start, const ms_attention_shape *shape) {
+  longest = shape->longest;
+  return own->attention(s, y, lse, q, k, v, segment_start, shape);
+}
+
+static void tell_longest(ms_device *dev, ms_model *m) {
+  static given g;
+  static const int32_t start[4] = {0, 3, 25, 40};
+  ms_ops looking = *(own = dev->ops);
+  ms_act hidden;
+  TEST("attention is told how long the longest segment is");
+  ms_pass pass = new_pass(m, &g, 40, 1);
+  pass.segments = 3;
+  pass.segment_start = start;
+  looking.attention = look;
+  dev->ops = &looking;
+  CHECK(ms_pass_forward(&pass, &hidden) == MS_OK && longest == 22);
+  dev->ops = own;
+  ms_pass_end(&pass);
+}
+
 int main(void) {
   ms_device *dev = NULL;
   ms_model *m = NULL;
@@ -101,6 +127,7 @@ int main(void) {
   CHECK(ms_model_create(dev, config, 1, &options, &m) == MS_OK);
   do_not_disturb(m);
   serve_again(m);
+  tell_longest(dev, m);
   ms_model_free(m);
   ms_device_close(dev);
   return test_end();

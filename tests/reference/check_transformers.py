@@ -23,7 +23,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from families import Exact, open_exact
+from families import OFFSET, Exact, open_exact
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PROGRAM = os.environ.get("MS_PROGRAM", os.path.join(ROOT, "build", "moonstill"))
@@ -60,6 +60,22 @@ CASES = {
     "qwen3 biases": (dict(model_type="qwen3", head_dim=12, attention_bias=True), torch.float32),
     "phi3": (dict(model_type="phi3", sliding_window=11), torch.float32),
     "phi3 part": (dict(model_type="phi3", partial_rotary_factor=0.5), torch.bfloat16),
+    # not in bf16: moonstill rounds gemma's multiplier to that, transformers in f32 does not
+    "gemma": (dict(model_type="gemma", head_dim=20), torch.float32),
+    "gemma gelu": (dict(model_type="gemma", head_dim=12, hidden_act="gelu"), torch.float32),
+    "gemma2": (dict(model_type="gemma2", head_dim=20, sliding_window=9, query_pre_attn_scalar=30,
+               attn_logit_softcapping=3.0, final_logit_softcapping=2.0), torch.float32),
+    "gemma2 no caps": (dict(model_type="gemma2", head_dim=16, sliding_window=5, attention_bias=True,
+                       attn_logit_softcapping=None, final_logit_softcapping=None,
+                       layer_types=["full_attention"] * 2 + ["sliding_attention"] * 2),
+                       torch.float32),
+    "olmo2": (dict(model_type="olmo2"), torch.float32),
+    "olmo2 biases": (dict(model_type="olmo2", attention_bias=True, num_key_value_heads=4,
+                     **rope("linear", factor=2.0)), torch.bfloat16),
+    "granite": (dict(model_type="granite", embedding_multiplier=3.0, residual_multiplier=0.3,
+                attention_multiplier=0.2, logits_scaling=4.0), torch.float32),
+    "granite biases": (dict(model_type="granite", attention_bias=True, mlp_bias=True,
+                       tie_word_embeddings=True), torch.bfloat16),
 }
 
 # Opens `source` (or makes a model of its config), writes logits and folders below `out`.
@@ -135,10 +151,11 @@ def logits(folder):
 def randomize(model):
     """Weights large enough that nothing may be left out unnoticed."""
     generator = torch.Generator().manual_seed(11)
+    scale = 0.8 - OFFSET.get(model.config.model_type, 0.0)
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
-            p.copy_(0.8 + 0.2 * noise if "norm" in name else 0.15 * noise)
+            p.copy_(scale + 0.2 * noise if "norm" in name else 0.15 * noise)
 
 
 def run(name, source, out, how, text=SCRIPT, tokens=TOKENS):

@@ -35,7 +35,8 @@ COMMON = dict(vocab_size=61, hidden_size=32, intermediate_size=53, num_hidden_la
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=100)
 
-# name: (what differs from COMMON, whether config.json is rewritten with the keys of transformers 4)
+# name: (what differs from COMMON, whether config.json is rewritten with the keys of transformers 4);
+# None takes a key away, except that of the padding token, which is then null
 FAMILIES = {
     "llama": (dict(model_type="llama"), False),
     "llama3-rope": (dict(model_type="llama", rope_parameters=LLAMA3, tie_word_embeddings=True,
@@ -56,7 +57,19 @@ FAMILIES = {
                    attention_bias=False), False),
     "phi3": (dict(model_type="phi3", partial_rotary_factor=0.5, sliding_window=7,
                   vocab_size=97, intermediate_size=43), False),
+    "gemma": (dict(model_type="gemma", head_dim=12, hidden_act="gelu_pytorch_tanh",
+                   tie_word_embeddings=True, pad_token_id=None, rms_norm_eps=1e-6), False),
+    "gemma2": (dict(model_type="gemma2", head_dim=10, hidden_act=None, num_hidden_layers=3,
+                    hidden_activation="gelu_pytorch_tanh", sliding_window=6,
+                    query_pre_attn_scalar=24, attn_logit_softcapping=2.0,
+                    final_logit_softcapping=3.0, tie_word_embeddings=True, pad_token_id=None,
+                    rms_norm_eps=1e-6), False),
+    "olmo2": (dict(model_type="olmo2", pad_token_id=None), False),
+    "granite": (dict(model_type="granite", attention_bias=True, mlp_bias=True,
+                     embedding_multiplier=1.7, residual_multiplier=0.6, attention_multiplier=0.3,
+                     logits_scaling=2.5, tie_word_embeddings=True, pad_token_id=None), False),
 }
+OFFSET = {"gemma": 1.0, "gemma2": 1.0}  # added to the weights of norms
 
 
 class Exact(TorchFunctionMode):
@@ -94,9 +107,10 @@ def old_spelling(path):
 
 
 def fill(model, generator):
+    offset = OFFSET.get(model.config.model_type, 0.0)
     for name, p in model.named_parameters():
         if name.endswith("norm.weight"):
-            p.data = torch.rand(p.shape, generator=generator) * 0.8 + 0.4
+            p.data = torch.rand(p.shape, generator=generator) * 0.8 + 0.4 - offset
         elif name.endswith("bias"):
             p.data = torch.randn(p.shape, generator=generator) * 0.4
         else:
@@ -222,6 +236,7 @@ def save_model(name, folder, generator):
     options, old = FAMILIES[name]
     shutil.rmtree(folder, ignore_errors=True)
     settings = {**COMMON, **options}
+    settings = {k: v for k, v in settings.items() if v is not None or k == "pad_token_id"}
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fill(model, generator)

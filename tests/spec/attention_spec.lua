@@ -5,14 +5,14 @@ local kernels = require 'tests.support.kernels'
 local define = require 'tests.support.definitions'
 local doubles, fails = kernels.doubles, tools.fails
 
-local function shape(start, heads, kv_heads, dim, window, scale)
+local function shape(start, heads, kv_heads, dim, window, scale, cap)
   return { tokens = start[#start], start = start, heads = heads, kv_heads = kv_heads, dim = dim,
-           window = window or 0, scale = scale or 1 / math.sqrt(dim) }
+           window = window or 0, scale = scale or 1 / math.sqrt(dim), cap = cap }
 end
 
 local function title(s)
-  return ('{%s}, %d/%d heads of %d, window %d'):format(table.concat(s.start, ' '), s.heads,
-    s.kv_heads, s.dim, s.window)
+  return ('{%s}, %d/%d heads of %d, window %d, cap %s'):format(table.concat(s.start, ' '), s.heads,
+    s.kv_heads, s.dim, s.window, s.cap)
 end
 
 -- Inputs of standard deviation 1 or more, so that the softmax is far from uniform.
@@ -35,6 +35,7 @@ local forward = {
   shape({ 0, 20, 300 }, 2, 1, 64), shape({ 0, 270 }, 4, 1, 40, 129), shape({ 0, 40 }, 7, 1, 33),
   shape({ 0, 150 }, 9, 3, 72, 64), shape({ 0, 100 }, 1, 1, 100, 0, 2.5),
   shape({ 0, 9, 75 }, 4, 2, 128), shape({ 0, 40 }, 32, 32, 40, 20),
+  shape({ 0, 20, 150 }, 4, 2, 20, 0, 0.3, 1.5), shape({ 0, 90 }, 2, 1, 16, 30, 0.25, 50),
 }
 
 kernels.on_devices('attention', function(case)
@@ -43,29 +44,30 @@ kernels.on_devices('attention', function(case)
       local q, k, v, start = inputs(make, s)
       local y, lse = make('f32', nil, s.tokens, s.heads, s.dim), make('f32', nil, s.tokens, s.heads)
       local want, want_lse = define.attention(doubles(q), doubles(k), doubles(v), s)
-      ms.ops.attention(y, lse, q, k, v, start, s.window, s.scale)
+      ms.ops.attention(y, lse, q, k, v, start, s.window, s.scale, s.cap or 0)
       -- scores of size s.scale * 4 dim at most carry an absolute error of some eps times that,
       -- which is a relative one of the probabilities; values are within 2
       local room = tools.eps.f32 * (8 + 2 * s.scale * 4 * math.sqrt(s.dim) * 2)
       tools.close(doubles(lse), want_lse, 'f32', 4, room)
       tools.close(doubles(y), want, 'f32', 4, 2 * room)
       local again = make('f32', nil, s.tokens, s.heads, s.dim)
-      ms.ops.attention(again, nil, q, k, v, start, s.window, s.scale)
+      ms.ops.attention(again, nil, q, k, v, start, s.window, s.scale, s.cap or 0)
       assert.equal(kernels.bits(y), kernels.bits(again))
     end)
   end
 
   for _, s in ipairs {
     shape({ 0, 1 }, 1, 1, 1), shape({ 0, 3 }, 2, 1, 5), shape({ 0, 6, 7, 7, 12 }, 4, 2, 3),
-    shape({ 0, 9 }, 2, 1, 17, 3), shape({ 0, 12 }, 1, 1, 4, 1), shape({ 0, 5, 11 }, 3, 1, 8, 4) } do
+    shape({ 0, 9 }, 2, 1, 17, 3), shape({ 0, 12 }, 1, 1, 4, 1), shape({ 0, 5, 11 }, 3, 1, 8, 4),
+    shape({ 0, 4, 11 }, 2, 1, 5, 0, 0.6, 1.2) } do
     case('backward against differences ' .. title(s), function(make)
       local q, k, v, start = inputs(make, s)
       local n, m = s.tokens * s.heads * s.dim, s.tokens * s.kv_heads * s.dim
       local function like(t) return make('f32', nil, t:shape()) end
       local y, lse = like(q), make('f32', nil, s.tokens, s.heads)
       local dy, dq, dk, dv = like(q):write(tools.values(n, 4)), like(q), like(k), like(v)
-      ms.ops.attention(y, lse, q, k, v, start, s.window, s.scale)
-      ms.ops.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, start, s.window, s.scale)
+      ms.ops.attention(y, lse, q, k, v, start, s.window, s.scale, s.cap or 0)
+      ms.ops.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, start, s.window, s.scale, s.cap or 0)
       local a, b, c, r = doubles(q), doubles(k), doubles(v), doubles(dy)
       local function f() return (define.attention(a, b, c, s)) end
       -- gradients are sums of a few terms of size up to about 4
@@ -83,8 +85,8 @@ kernels.on_devices('attention', function(case)
       local function like(t) return make('f32', nil, t:shape()) end
       local y, lse = like(q), make('f32', nil, s.tokens, s.heads)
       local dy, dq, dk, dv = like(q):write(tools.values(q:count(), 4)), like(q), like(k), like(v)
-      ms.ops.attention(y, lse, q, k, v, start, s.window, s.scale)
-      ms.ops.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, start, s.window, s.scale)
+      ms.ops.attention(y, lse, q, k, v, start, s.window, s.scale, s.cap or 0)
+      ms.ops.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, start, s.window, s.scale, s.cap or 0)
       local wq, wk, wv = define.attention_backward(doubles(dy), doubles(q), doubles(k), doubles(v), s)
       -- Scores reach about `score`; their error, some eps of that, is a relative one of p. dk and dv
       -- sum over the queries of each of the group's heads.
@@ -147,10 +149,11 @@ kernels.on_devices('attention', function(case)
     end
   end)
 
-  -- rows, cache rows, capacity, heads, kv_heads, dim
+  -- rows, cache rows, capacity, heads, kv_heads, dim, soft cap
   for _, c in ipairs { { 1, 1, 1, 1, 1, 1 }, { 3, 2, 20, 4, 2, 16 }, { 5, 3, 150, 6, 2, 20 },
-                       { 1, 2, 300, 9, 3, 64 }, { 2, 2, 70, 2, 2, 128 }, { 2, 1, 90, 7, 1, 33 } } do
-    local rows, slots, capacity, heads, kv_heads, dim = unpack(c)
+                       { 1, 2, 300, 9, 3, 64 }, { 2, 2, 70, 2, 2, 128 }, { 2, 1, 90, 7, 1, 33 },
+                       { 3, 2, 150, 4, 2, 24, 1.3 } } do
+    local rows, slots, capacity, heads, kv_heads, dim, cap = unpack(c)
     case('against a cache ' .. table.concat(c, ' '), function(make)
       local q = make('f32', tools.values(rows * heads * dim, 1, 2), rows, heads, dim)
       local n = slots * capacity * kv_heads * dim
@@ -163,9 +166,9 @@ kernels.on_devices('attention', function(case)
       local counts = {}
       for r = 0, rows - 1 do counts[r + 1] = length[r] end
       ms.ops.attention_cached(y, q, k, v, make('i32', slot, rows), make('i32', first, rows),
-        make('i32', counts, rows), scale)
+        make('i32', counts, rows), scale, cap or 0)
       local want = define.attention_cached(doubles(q), doubles(k), doubles(v), slot, first, length,
-        rows, capacity, heads, kv_heads, dim, scale)
+        rows, capacity, heads, kv_heads, dim, scale, cap)
       tools.close(doubles(y), want, 'f32', 4, 60 * tools.eps.f32)
     end)
   end
@@ -184,6 +187,7 @@ kernels.on_devices('attention', function(case)
     local three = make('f32', nil, 6, 3, 8)
     fails('attention: 4 heads over 3 kv_heads', attention, q, nil, q, three, three, starts(0, 6), 0, 1)
     fails('attention: window = -1', attention, q, nil, q, k, k, starts(0, 6), -1, 1)
+    fails('attention: soft_cap -1', attention, q, nil, q, k, k, starts(0, 6), 0, 1, -1)
     local wide = make('f32', nil, 1, 1, 257)
     fails('attention: head_dim 257 over 256', attention, wide, nil, wide, wide, wide, starts(0, 1), 0, 1)
     local cache = make('f32', nil, 2, 5, 2, 8)

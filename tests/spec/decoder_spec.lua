@@ -86,7 +86,7 @@ end)
 -- The small models of another project, with logits by transformers in f32: tiny weights, so this
 -- proves that files in the wild are read, more than that everything is computed.
 describe('decoder against models in the wild', function()
-  for _, name in ipairs { 'llama', 'mistral', 'qwen2', 'qwen3', 'smollm2', 'phi3' } do
+  for _, name in ipairs { 'llama', 'mistral', 'qwen2', 'qwen3', 'smollm2', 'phi3', 'gemma', 'gemma2', 'granite' } do
     local folder, why = tools.shared('models/tiny-hf-logits/' .. name)
     local test = function()
       local base, at = folder .. '/tiny_' .. name, tools.folder()

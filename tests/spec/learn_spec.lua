@@ -47,6 +47,12 @@ local kinds = {
   ['q/k norms'] = { model_type = 'qwen3', head_dim = 10 },
   ['biases'] = { attention_bias = true, mlp_bias = true },
   ['fused weights'] = { model_type = 'phi3', sliding_window = 6, pad_token_id = 0 },
+  ['1 + w, gelu'] = { model_type = 'gemma', head_dim = 10, hidden_act = 'gelu' },
+  ['four norms, caps'] = { model_type = 'gemma2', head_dim = 10, hidden_act = 'gelu_pytorch_tanh',
+    sliding_window = 5, query_pre_attn_scalar = 7, attn_logit_softcapping = 1.5, final_logit_softcapping = 4 },
+  ['norms after blocks'] = { model_type = 'olmo2' },
+  ['multipliers'] = { model_type = 'granite', embedding_multiplier = 2, residual_multiplier = 0.4,
+    attention_multiplier = 0.7, logits_scaling = 0.8 },
 }
 
 describe('learning', function()
@@ -126,7 +132,7 @@ describe('learning', function()
     end
   end)
 
-  for _, kind in ipairs { 'biases', 'q/k norms' } do
+  for _, kind in ipairs { 'biases', 'q/k norms', 'four norms, caps', 'norms after blocks' } do
     it('trains any one parameter alone: ' .. kind, function()
       local all = gradients_of(kinds[kind])
       for alone, g in pairs(all) do
@@ -189,36 +195,39 @@ describe('learning', function()
     C.ms_threads_set(before)
   end)
 
-  it('blocks the rows of the MLP without a trace', function()
-    -- more rows than a block has, in segments that straddle its end
-    local config = { num_hidden_layers = 2 }
-    local segments, parts = {}, { {}, {}, {} }
-    for i = 1, 45 do
-      segments[i] = models.segment(60, i, VOCAB)
-      table.insert(parts[math.ceil(i / 15)], segments[i])
-    end
-    local model, batch = create(config), ms.batch(segments)
-    local whole = model:logits(batch)
-    local norm = batch:weight()
-    models.run('learn', model, batch, { { norm = norm } })
-    local packed = models.gradients(model)
-    model:zero_gradients()
-    local at = 0
-    for _, part in ipairs(parts) do
-      local one = ms.batch(part)
-      models.run('learn', model, one, { { norm = norm } })
-      -- other sizes, other order of sums
-      tools.close(model:logits(one), ffi.cast('float *', whole) + at * VOCAB, 'f32', 0, 3e-5)
-      at = at + one:tokens()
-      one:free()
-    end
-    for name, g in pairs(models.gradients(model)) do
-      local off = models.distance(g.values, packed[name].values, g.n)
-      assert.is_true(off <= 1e-5, ('%s: %.3g'):format(name, off))
-    end
-    batch:free()
-    model:free()
-  end)
+  for _, kind in ipairs { 'plain', 'four norms, caps', 'multipliers' } do
+    it('cuts the rows of the MLP without a trace: ' .. kind, function()
+      -- more rows than go through it at once, in segments that straddle the cut
+      local config = { num_hidden_layers = 2 }
+      for key, value in pairs(kinds[kind]) do config[key] = value end
+      local segments, parts = {}, { {}, {}, {} }
+      for i = 1, 45 do
+        segments[i] = models.segment(60, i, VOCAB)
+        table.insert(parts[math.ceil(i / 15)], segments[i])
+      end
+      local model, batch = create(config), ms.batch(segments)
+      local whole = model:logits(batch)
+      local norm = batch:weight()
+      models.run('learn', model, batch, { { norm = norm } })
+      local packed = models.gradients(model)
+      model:zero_gradients()
+      local at = 0
+      for _, part in ipairs(parts) do
+        local one = ms.batch(part)
+        models.run('learn', model, one, { { norm = norm } })
+        -- other sizes, other order of sums
+        tools.close(model:logits(one), ffi.cast('float *', whole) + at * VOCAB, 'f32', 0, 3e-5)
+        at = at + one:tokens()
+        one:free()
+      end
+      for name, g in pairs(models.gradients(model)) do
+        local off = models.distance(g.values, packed[name].values, g.n)
+        assert.is_true(off <= 1e-5, ('%s: %.3g'):format(name, off))
+      end
+      batch:free()
+      model:free()
+    end)
+  end
 end)
 
 describe('evaluating', function()

@@ -49,6 +49,32 @@ describe('config.json', function()
     refuses({ layer_types = json.array { 'linear_attention' } }, 'unsupported', 'linear_attention')
   end)
 
+  it('has the keys of its own family alone', function()
+    local function gemma2(changes)
+      changes.model_type = 'gemma2'
+      return changes
+    end
+    refuses({ attn_logit_softcapping = 50 }, 'unsupported', 'attn_logit_softcapping')
+    refuses({ residual_multiplier = 0.5 }, 'unsupported', 'residual_multiplier')
+    refuses({ model_type = 'gemma', query_pre_attn_scalar = 4 }, 'unsupported', 'query_pre_attn_scalar')
+    refuses({ model_type = 'gemma', use_bidirectional_attention = true }, 'unsupported',
+      'use_bidirectional_attention')
+    refuses({ model_type = 'olmo2', clip_qkv = 8 }, 'unsupported', 'clip_qkv')
+    for _, key in ipairs { 'embedding_multiplier', 'residual_multiplier', 'attention_multiplier',
+      'logits_scaling' } do
+      refuses({ model_type = 'granite', [key] = 0 }, nil, key)
+      refuses({ model_type = 'granite', [key] = '1' }, nil, key)
+    end
+    refuses(gemma2 { attn_logit_softcapping = 0 }, nil, 'attn_logit_softcapping')
+    refuses(gemma2 { query_pre_attn_scalar = -1 }, nil, 'query_pre_attn_scalar')
+    refuses(gemma2 { hidden_activation = 'gelu' }, 'unsupported', 'hidden_activation') -- erf, not tanh
+    refuses(gemma2 { hidden_act = 'silu' }, 'unsupported', 'hidden_act', 'other keys')
+    refuses({ model_type = 'gemma', hidden_act = 'gelu', hidden_activation = 'silu' }, 'unsupported',
+      'hidden_activation', 'other keys')
+    refuses(gemma2 { sliding_window = 7, sliding_window_size = 8 }, 'unsupported', 'sliding_window_size')
+    refuses(gemma2 { sliding_window = json.null }, nil, 'sliding_window')
+  end)
+
   it('with rope scaling that is not built is refused by name', function()
     for _, kind in ipairs { 'yarn', 'dynamic', 'longrope', 'su', 'mrope', 'proportional' } do
       refuses({ rope_scaling = { type = kind, factor = 2 } }, 'unsupported', kind)
@@ -148,9 +174,11 @@ describe('config.json', function()
     refuses({ num_attention_heads = 3, num_key_value_heads = 2, head_dim = 2 }, nil, 'no multiple')
     refuses({ num_attention_heads = 3, num_key_value_heads = 1 }, nil, 'head_dim')
     refuses({ head_dim = 3 }, nil, 'odd')
-    refuses({ head_dim = 258 }, nil, "'head_dim' is 258, not in 1..256") -- attention takes no more
-    refuses({ hidden_size = 576, num_attention_heads = 2, num_key_value_heads = 2 }, nil,
-      'makes no head_dim in 1..256')
+    refuses({ head_dim = 258 }, 'unsupported', 'heads of 258', 'at most 256') -- attention takes no more
+    refuses({ hidden_size = 576, num_attention_heads = 2, num_key_value_heads = 2 }, 'unsupported',
+      'heads of 288', 'at most 256')
+    refuses({ hidden_size = 2 ^ 17, num_attention_heads = 1, num_key_value_heads = 1 }, nil,
+      'makes no head_dim in 1..65536')
     for part, rotated in pairs { [0.75] = 3, [0.25] = 1 } do -- of head_dim 4: pairs cannot be made of it
       refuses({ model_type = 'phi3', architectures = absent, head_dim = 4, partial_rotary_factor = part }, nil,
         ('rotates %d dimensions'):format(rotated))
@@ -215,6 +243,15 @@ describe('config.json', function()
     phi3 = { embd_pdrop = 0.0, resid_pdrop = 0.0, sliding_window = json.null,
       original_max_position_embeddings = 4096,
       rope_parameters = { rope_theta = 1e4, rope_type = 'default', partial_rotary_factor = 1.0 } },
+    gemma = { attention_bias = false, head_dim = 2, hidden_act = 'gelu_pytorch_tanh',
+      use_bidirectional_attention = json.null },
+    gemma2 = { attention_bias = false, head_dim = 2, hidden_act = 'gelu_pytorch_tanh', sliding_window = 4096,
+      hidden_activation = 'gelu_pytorch_tanh', query_pre_attn_scalar = 256,
+      attn_logit_softcapping = 50.0, final_logit_softcapping = 30.0,
+      layer_types = json.array { 'sliding_attention' }, use_bidirectional_attention = json.null },
+    olmo2 = { attention_bias = false },
+    granite = { attention_bias = false, mlp_bias = false, embedding_multiplier = 1.0,
+      logits_scaling = 1.0, residual_multiplier = 1.0, attention_multiplier = 1.0 },
   } do
     it('as transformers writes it is read: ' .. family, function()
       local c = folders.tiny { model_type = family, attention_dropout = 0.0, hidden_act = 'silu',
@@ -247,6 +284,17 @@ describe('config.json', function()
     ['Phi-3-mini-4k-instruct'] = { model_type = 'phi3', attention_bias = false, embd_pdrop = 0.0,
       resid_pdrop = 0.0, original_max_position_embeddings = 4096, sliding_window = 2047,
       rope_scaling = json.null, auto_map = { AutoConfig = 'configuration_phi3.Phi3Config' } },
+    ['gemma-2b'] = { model_type = 'gemma', hidden_act = 'gelu', hidden_activation = json.null, head_dim = 256,
+      attention_bias = false, rope_scaling = json.null, rope_theta = 1e4 },
+    ['gemma-2-2b'] = { model_type = 'gemma2', hidden_act = 'gelu_pytorch_tanh',
+      hidden_activation = 'gelu_pytorch_tanh', head_dim = 256, attention_bias = false,
+      attn_logit_softcapping = 50.0, final_logit_softcapping = 30.0, query_pre_attn_scalar = 256,
+      cache_implementation = 'hybrid', sliding_window = 4096, sliding_window_size = 4096 },
+    ['OLMo-2-0425-1B'] = { model_type = 'olmo2', attention_bias = false, rope_scaling = json.null,
+      rope_theta = 500000 },
+    ['granite-3.1-2b'] = { model_type = 'granite', attention_bias = false, attention_multiplier = 0.015625,
+      embedding_multiplier = 12.0, logits_scaling = 8.0, residual_multiplier = 0.22, mlp_bias = false,
+      rope_theta = 5000000.0, rope_scaling = json.null, tie_word_embeddings = true },
   } do
     it('as checkpoints have it is read: ' .. name, function()
       local path = folders.folder(folders.tiny(keys), nil, tools.folder())

@@ -186,6 +186,39 @@ describe('model', function()
     end)
   end)
 
+  for family, more in pairs {
+    gemma2 = { head_dim = 8, hidden_act = 'gelu_pytorch_tanh', final_logit_softcapping = 2 },
+    granite = { logits_scaling = 0.3 },
+  } do
+    it('says the same in targets of every kind, whose head has a scale or a cap: ' .. family, function()
+      more.model_type = family
+      local teacher = ms.model.create(models.config(more), 1, { dtype = 'f32' })
+      local student = ms.model.create(models.config(more), 2, { train = true, dtype = 'f32' })
+      local batch, values = ms.batch { models.segment(20, 1, 37) }, {}
+      for _, how in ipairs { { target = 'logits' }, { target = 'hidden' }, { target = 'topk', k = 37 } } do
+        local target = teacher:targets(batch, how)
+        local r = student:evaluate(batch, { ms.kd(target) })
+        table.insert(values, r[1].value / r[1].weight)
+        local own = student:targets(batch, how)
+        r = student:evaluate(batch, { ms.kd(own) })
+        assert.is_true(math.abs(r[1].value) <= 1e-4, how.target) -- 20 rows of 1e-5 at most each
+      end
+      -- and it is what the logits give
+      local z, y, want = student:logits(batch), teacher:logits(batch), 0
+      for t = 0, 18 do
+        local p, q, sp, sq = {}, {}, 0, 0
+        for i = 0, 36 do
+          p[i], q[i] = math.exp(y[t * 37 + i]), math.exp(z[t * 37 + i])
+          sp, sq = sp + p[i], sq + q[i]
+        end
+        for i = 0, 36 do want = want + p[i] / sp * math.log(p[i] / sp / (q[i] / sq)) / 19 end
+      end
+      -- rounding of logits, 1e-5 each
+      for _, v in ipairs(values) do assert.is_true(math.abs(v - want) <= 1e-4 * want, v .. ' ' .. want) end
+      for _, x in ipairs { batch, teacher, student } do x:free() end
+    end)
+  end
+
   it('leaves nothing behind', function()
     collectgarbage()
     collectgarbage()

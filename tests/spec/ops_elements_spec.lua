@@ -1,4 +1,4 @@
--- Operations element by element: swiglu, add, the squared norm, AdamW.
+-- Operations element by element: swiglu, geglu, add, the squared norm, AdamW.
 local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 local kernels = require 'tests.support.kernels'
@@ -7,55 +7,61 @@ local doubles, fails = kernels.doubles, tools.fails
 
 local counts = { 1, 3, 16, 33, 1000 }
 
-kernels.on_devices('swiglu', function(case)
-  for _, n in ipairs(counts) do
-    case(n .. ' elements', function(make)
-      local gate = make('f32', tools.values(n, 1, 6), n)
-      local up, y = make('f32', tools.values(n, 2), n), make('f32', nil, n)
-      local a, b = doubles(gate), doubles(up)
-      ms.ops.swiglu(y, gate, up)
-      tools.close(doubles(y), define.swiglu(a, b, n), 'f32', 4)
+kernels.on_devices('swiglu and geglu', function(case)
+  for _, name in ipairs { 'swiglu', 'geglu' } do
+    local forward, backward, definition = ms.ops[name], ms.ops[name .. '_backward'], define[name]
+    for _, n in ipairs(counts) do
+      case(name .. ' of ' .. n .. ' elements', function(make)
+        local gate = make('f32', tools.values(n, 1, 6), n)
+        local up, y = make('f32', tools.values(n, 2), n), make('f32', nil, n)
+        local a, b = doubles(gate), doubles(up)
+        forward(y, gate, up)
+        -- gelu's argument is rounded before its exp: up to 10 here for what is not lost in 1e-6
+        tools.close(doubles(y), definition(a, b, n), 'f32', name == 'geglu' and 40 or 4)
 
-      local dy = make('f32', tools.values(n, 3), n)
-      local r = doubles(dy)
-      local function f() return define.swiglu(a, b, n) end
-      local want_gate, want_up = define.gradient(f, a, n, r, n), define.gradient(f, b, n, r, n)
-      ms.ops.swiglu_backward(gate, up, dy, gate, up) -- over its inputs, the harder case
-      -- central differences are good to 1e-9 here; 1 + g (1 - sigmoid) cancels near g = -1.3
-      tools.close(doubles(gate), want_gate, 'f32', 6, 1e-6)
-      tools.close(doubles(up), want_up, 'f32', 6, 1e-8)
+        local dy = make('f32', tools.values(n, 3), n)
+        local r = doubles(dy)
+        local function f() return definition(a, b, n) end
+        local want_gate, want_up = define.gradient(f, a, n, r, n), define.gradient(f, b, n, r, n)
+        backward(gate, up, dy, gate, up) -- over its inputs, the harder case
+        -- central differences are good to 1e-9 here; 1 + g (1 - sigmoid) cancels near g = -1.3
+        tools.close(doubles(gate), want_gate, 'f32', name == 'geglu' and 40 or 6, 1e-6)
+        tools.close(doubles(up), want_up, 'f32', name == 'geglu' and 40 or 6, 1e-8)
+      end)
+    end
+
+    -- Both have one exp: this walks it over its range, to both ends.
+    case(name .. ' is accurate from -104 to 104 and gives no NaN outside', function(make)
+      local n = 20801
+      local x = {}
+      for i = 1, n do x[i] = (i - 10401) / 100 end
+      local gate, one = make('f32', x, n), make('f32', nil, n)
+      for i = 1, n do x[i] = 1 end
+      one:write(x)
+      local y = make('f32', nil, n)
+      forward(y, gate, one)
+      -- left of -88.7 the exp overflows, and a sigmoid below 2^-127 becomes 0; the argument of gelu's is
+      -- rounded, and at most that
+      tools.close(doubles(y), definition(doubles(gate), doubles(one), n), 'f32', name == 'geglu' and 90 or 4,
+        104 * 2 ^ -127)
+      local ends = make('f32', { -1e4, 1e4, -3e38, 3e38 }, 4)
+      local got = make('f32', nil, 4)
+      forward(got, ends, make('f32', { 1, 1, 1, 1 }, 4))
+      tools.close(got:read(), { 0, 1e4, 0, 3e38 }, 'f32', 1)
+      local dg, du = make('f32', nil, 4), make('f32', nil, 4)
+      backward(dg, du, make('f32', { 1, 1, 1, 1 }, 4), ends, make('f32', { 1, 1, 1, 1 }, 4))
+      tools.close(dg:read(), { 0, 1, 0, 1 }, 'f32', 1)
+      local nan = make('f32', { 0 / 0 }, 1)
+      forward(nan, nan, make('f32', { 1 }, 1))
+      assert.is_true(nan:read()[1] ~= nan:read()[1])
     end)
   end
-
-  -- silu has one exp: this walks it over its range, to both ends.
-  case('is accurate from -104 to 104 and gives no NaN outside', function(make)
-    local n = 20801
-    local x = {}
-    for i = 1, n do x[i] = (i - 10401) / 100 end
-    local gate, one = make('f32', x, n), make('f32', nil, n)
-    for i = 1, n do x[i] = 1 end
-    one:write(x)
-    local y = make('f32', nil, n)
-    ms.ops.swiglu(y, gate, one)
-    -- left of -88.7 the exp overflows, and a sigmoid below 2^-127 becomes 0
-    tools.close(doubles(y), define.swiglu(doubles(gate), doubles(one), n), 'f32', 4, 104 * 2 ^ -127)
-    local ends = make('f32', { -1e4, 1e4, -3e38, 3e38 }, 4)
-    local got = make('f32', nil, 4)
-    ms.ops.swiglu(got, ends, make('f32', { 1, 1, 1, 1 }, 4))
-    tools.close(got:read(), { 0, 1e4, 0, 3e38 }, 'f32', 1)
-    local dg, du = make('f32', nil, 4), make('f32', nil, 4)
-    ms.ops.swiglu_backward(dg, du, make('f32', { 1, 1, 1, 1 }, 4), ends,
-      make('f32', { 1, 1, 1, 1 }, 4))
-    tools.close(dg:read(), { 0, 1, 0, 1 }, 'f32', 1)
-    local nan = make('f32', { 0 / 0 }, 1)
-    ms.ops.swiglu(nan, nan, make('f32', { 1 }, 1))
-    assert.is_true(nan:read()[1] ~= nan:read()[1])
-  end)
 
   case('wrong calls', function(make)
     local x, y = make('f32', nil, 3), make('f32', nil, 4)
     fails('swiglu: up is [4], not [3]', ms.ops.swiglu, x, x, y)
     fails('swiglu: gate is bf16, not f32', ms.ops.swiglu, x, make('bf16', nil, 3), x)
+    fails('geglu_backward: d_up is [4], not [3]', ms.ops.geglu_backward, x, y, x, x, x)
     fails('swiglu_backward: d_up is [4], not [3]', ms.ops.swiglu_backward, x, y, x, x, x)
     fails('add: x is [4], not [3]', ms.ops.add, x, y)
     fails('add: x is missing', ms.ops.add, x, nil)
@@ -70,6 +76,9 @@ kernels.on_devices('sums', function(case)
       for i = 0, n - 1 do want[i] = want[i] + b[i] end
       ms.ops.add(y, x)
       tools.close(doubles(y), want, 'f32', 0.5)
+      for i = 0, n - 1 do want[i] = want[i] - 0.3 * b[i] end
+      ms.ops.add(y, x, -0.3)
+      tools.close(doubles(y), want, 'f32', 2, 4 * tools.eps.f32) -- terms of size 1 that may cancel
     end)
   end
 

@@ -58,6 +58,23 @@ kernels.on_devices('rmsnorm', function(case)
     end
   end
 
+  case('adds an offset to its weights', function(make)
+    local rows, cols = 70, 37
+    local n = rows * cols
+    local x, w = make('f32', tools.values(n, 1), rows, cols), make('bf16', tools.values(cols, 2), cols)
+    local dy, rstd, y = make('f32', tools.values(n, 3), rows, cols), make('f32', nil, rows), make('f32', nil, rows, cols)
+    local a, b, r = doubles(x), doubles(w), doubles(dy)
+    local function f() return (define.rmsnorm(a, b, rows, cols, 1e-2, 1)) end
+    ms.ops.rmsnorm(y, rstd, x, w, 1e-2, 1)
+    tools.close(doubles(y), f(), 'f32', 6)
+    local want_dx, want_dw = define.gradient(f, a, n, r, n), define.gradient(f, b, cols, r, n)
+    local dw = make('f32', tools.values(cols, 5, 0), cols)
+    ms.ops.rmsnorm_backward(dy, dw, dy, x, rstd, w, 0, 1)
+    -- as without an offset
+    tools.close(doubles(dy), want_dx, 'f32', 4, 40 * tools.eps.f32)
+    tools.close(doubles(dw), want_dw, 'f32', 4, 4 * tools.eps.f32 * math.sqrt(rows))
+  end)
+
   case('of zeros is zero, and the gradient finite', function(make)
     local x = make('f32', { 0, 0, 0, 0 }, 1, 4)
     local w, y = make('f32', { 1, 2, 3, 4 }, 4), make('f32', nil, 1, 4)
@@ -147,6 +164,24 @@ kernels.on_devices('embedding', function(case)
       assert.equal(ffi.string(want, ffi.sizeof(want)), kernels.bits(dw))
     end)
   end
+
+  case('is multiplied, and so is its gradient', function(make)
+    local tokens, width, vocab, scale = 40, 33, 11, 1.7
+    local token = make('i32', tools.integers(tokens, 1, vocab), tokens)
+    local w, y = make('f32', tools.values(vocab * width, 2), vocab, width), make('f32', nil, tokens, width)
+    local plain, dy = make('f32', nil, tokens, width), make('f32', tools.values(tokens * width, 3), tokens, width)
+    ms.ops.embed(plain, token, w)
+    ms.ops.embed(y, token, w, scale)
+    local want = doubles(plain)
+    for i = 0, tokens * width - 1 do want[i] = want[i] * scale end
+    tools.close(doubles(y), want, 'f32', 1)
+    local dw, zero = make('f32', tools.values(vocab * width, 2, 0), vocab, width), tools.values(vocab * width, 2, 0)
+    ms.ops.embed_dw(dw, dy, token)
+    want = doubles(dw)
+    for i = 0, vocab * width - 1 do want[i] = want[i] * scale end
+    ms.ops.embed_dw(dw:write(zero), dy, token, scale)
+    tools.close(doubles(dw), want, 'f32', 2, 20 * tools.eps.f32) -- sums of a few terms, in another rounding
+  end)
 
   case('tokens outside the table', function(make)
     local w, y = make('f32', nil, 5, 2), make('f32', nil, 3, 2)

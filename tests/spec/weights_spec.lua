@@ -374,6 +374,10 @@ describe('a student', function()
     assert.are.same({ 'sliding_attention', 'full_attention', 'full_attention' },
       { c.layer_types[1], c.layer_types[2], c.layer_types[3] })
     assert.are.equal(3, #c.layer_types)
+    local gemma2 = folders.tiny { model_type = 'gemma2', num_hidden_layers = 5, head_dim = 2, sliding_window = 7 }
+    c = folders.config(assert(folders.shrink(assert(folders.create(gemma2)), { 1, 2, 3 })))
+    assert.are.same({ 'full_attention', 'sliding_attention', 'full_attention' },
+      { c.layer_types[1], c.layer_types[2], c.layer_types[3] }) -- by their places in the teacher
   end)
 
   it('of layers that are none, or out of order, is an error', function()

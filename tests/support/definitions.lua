@@ -51,14 +51,14 @@ function M.linear_dw(dy, x, rows, inner, out)
   return dw
 end
 
---- y and 1 / sqrt(mean square + eps) of each row.
-function M.rmsnorm(x, w, rows, cols, eps)
+--- y and 1 / sqrt(mean square + eps) of each row; `offset` (0) is added to the weights.
+function M.rmsnorm(x, w, rows, cols, eps, offset)
   local y, rstd = new(rows * cols), new(rows)
   for r = 0, rows - 1 do
     local sum = 0
     for c = 0, cols - 1 do sum = sum + x[r * cols + c] ^ 2 end
     rstd[r] = 1 / math.sqrt(sum / cols + eps)
-    for c = 0, cols - 1 do y[r * cols + c] = x[r * cols + c] * rstd[r] * w[c] end
+    for c = 0, cols - 1 do y[r * cols + c] = x[r * cols + c] * rstd[r] * (w[c] + (offset or 0)) end
   end
   return y, rstd
 end
@@ -80,13 +80,20 @@ function M.rope(x, position, angle, tokens, heads, dim, pairs_, sign)
   return y
 end
 
+--- cap tanh(x / cap), and its derivative; no cap: x and 1.
+local function soft_cap(x, cap)
+  if not cap then return x, 1 end
+  local t = 2 / (1 + math.exp(-2 * x / cap)) - 1
+  return cap * t, 1 - t * t
+end
+
 --- One query against keys from..to (rows of [*, kv_heads, dim]); adds to y, returns log-sum-exp.
-local function attend(y, q, at, k, v, from, to, kv_heads, kv, dim, scale)
+local function attend(y, q, at, k, v, from, to, kv_heads, kv, dim, scale, cap)
   local score, top, sum = {}, -math.huge, 0
   for j = from, to do
     local s, key = 0, (j * kv_heads + kv) * dim
     for c = 0, dim - 1 do s = s + q[at + c] * k[key + c] end
-    score[j] = s * scale
+    score[j] = soft_cap(s * scale, cap)
     top = math.max(top, score[j])
   end
   for j = from, to do sum = sum + math.exp(score[j] - top) end
@@ -98,7 +105,7 @@ local function attend(y, q, at, k, v, from, to, kv_heads, kv, dim, scale)
 end
 
 --- Causal attention within segments; `s` has tokens, start (table of segment starts), heads,
---- kv_heads, dim, window, scale. Returns y [tokens, heads, dim] and lse [tokens, heads].
+--- kv_heads, dim, window, scale and perhaps cap. Returns y [tokens, heads, dim] and lse [tokens, heads].
 function M.attention(q, k, v, s)
   local y, lse = new(s.tokens * s.heads * s.dim), new(s.tokens * s.heads)
   for g = 1, #s.start - 1 do
@@ -107,7 +114,8 @@ function M.attention(q, k, v, s)
       for h = 0, s.heads - 1 do
         local kv = math.floor(h / (s.heads / s.kv_heads))
         local at = (t * s.heads + h) * s.dim
-        lse[t * s.heads + h] = attend(y, q, at, k, v, from, t, s.kv_heads, kv, s.dim, s.scale)
+        lse[t * s.heads + h] = attend(y, q, at, k, v, from, t, s.kv_heads, kv, s.dim, s.scale,
+          s.cap)
       end
     end
   end
@@ -125,18 +133,19 @@ function M.attention_backward(dy, q, k, v, s)
       local from = s.window > 0 and math.max(s.start[g], t - s.window + 1) or s.start[g]
       for h = 0, s.heads - 1 do
         local kv, at = math.floor(h / (s.heads / s.kv_heads)), (t * s.heads + h) * s.dim
-        local p, dp, mean = {}, {}, 0
+        local p, dp, slope, mean = {}, {}, {}, 0
         for j = from, t do
           local key, score, d = (j * s.kv_heads + kv) * s.dim, 0, 0
           for c = 0, s.dim - 1 do
             score = score + q[at + c] * k[key + c]
             d = d + dy[at + c] * v[key + c]
           end
-          p[j], dp[j] = math.exp(score * s.scale - lse[t * s.heads + h]), d
+          score, slope[j] = soft_cap(score * s.scale, s.cap)
+          p[j], dp[j] = math.exp(score - lse[t * s.heads + h]), d
           mean = mean + p[j] * d
         end
         for j = from, t do
-          local key, ds = (j * s.kv_heads + kv) * s.dim, p[j] * (dp[j] - mean) * s.scale
+          local key, ds = (j * s.kv_heads + kv) * s.dim, p[j] * (dp[j] - mean) * slope[j] * s.scale
           for c = 0, s.dim - 1 do
             dq[at + c] = dq[at + c] + ds * k[key + c]
             dk[key + c] = dk[key + c] + ds * q[at + c]
@@ -151,14 +160,14 @@ end
 
 --- Row r of q against keys first[r] .. first[r] + length[r] - 1 of cache row slot[r].
 function M.attention_cached(q, k, v, slot, first, length, rows, capacity, heads, kv_heads, dim,
-                            scale)
+                            scale, cap)
   local y = new(rows * heads * dim)
   for r = 0, rows - 1 do
     local from = slot[r] * capacity + first[r]
     local to = from + length[r] - 1
     for h = 0, heads - 1 do
       local kv = math.floor(h / (heads / kv_heads))
-      attend(y, q, (r * heads + h) * dim, k, v, from, to, kv_heads, kv, dim, scale)
+      attend(y, q, (r * heads + h) * dim, k, v, from, to, kv_heads, kv, dim, scale, cap)
     end
   end
   return y
@@ -168,6 +177,16 @@ end
 function M.swiglu(gate, up, n)
   local y = new(n)
   for i = 0, n - 1 do y[i] = gate[i] / (1 + math.exp(-gate[i])) * up[i] end
+  return y
+end
+
+--- gelu(gate) * up, in the tanh form: 1/2 (1 + tanh u) is 1 / (1 + e^(-2u)).
+function M.geglu(gate, up, n)
+  local y = new(n)
+  for i = 0, n - 1 do
+    local u = math.sqrt(2 / math.pi) * (gate[i] + 0.044715 * gate[i] ^ 3)
+    y[i] = gate[i] / (1 + math.exp(-2 * u)) * up[i]
+  end
   return y
 end
 

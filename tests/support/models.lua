@@ -12,7 +12,7 @@ local M = {}
 C.ms_threads_set(1)
 
 M.families = { 'llama', 'llama3-rope', 'llama-bias', 'smollm2', 'mistral', 'qwen2', 'qwen2-window',
-               'qwen3', 'phi3' }
+               'qwen3', 'phi3', 'gemma', 'gemma2', 'olmo2', 'granite' }
 
 local NAN = 0 / 0
 

@@ -16,8 +16,8 @@ local M = {}
 local tensors = {
   linear = 3, linear_dx = 3, linear_dw = 3, bias = 2, bias_db = 2, embed = 3, embed_dw = 3,
   gather = 3, scatter = 3, rmsnorm = 4, rmsnorm_backward = 6, rope = 4, attention = 6,
-  attention_backward = 10, attention_cached = 7, swiglu = 3, swiglu_backward = 5, add = 2,
-  adamw = 5,
+  attention_backward = 10, attention_cached = 7, swiglu = 3, swiglu_backward = 5, geglu = 3,
+  geglu_backward = 5, add = 2, adamw = 5,
 }
 
 -- Where the first number after the tensors is an integer: its name and range.
@@ -26,8 +26,19 @@ local integers = { linear = flag, linear_dx = flag, linear_dw = flag, rmsnorm_ba
   rope = { 'sign', -1, 1 }, attention = { 'window', 0, check.INT32 },
   attention_backward = { 'window', 0, check.INT32 }, adamw = { 'step', 1, check.EXACT } }
 
--- Numbers that may be left out: the last ones, with these values.
-local defaults = { linear = 0, linear_dx = 0, linear_dw = 0, rmsnorm_backward = 0 }
+-- Numbers that may be left out are the last ones: how many numbers there are, and these ones' values.
+local defaults = { linear = { 1, 0 }, linear_dx = { 1, 0 }, linear_dw = { 1, 0 }, embed = { 1, 1 },
+  embed_dw = { 1, 1 }, rmsnorm = { 2, 0 }, rmsnorm_backward = { 2, 0, 0 }, attention = { 3, 0 },
+  attention_backward = { 3, 0 }, attention_cached = { 2, 0 }, add = { 1, 1 } }
+
+-- Puts the numbers that were left out of `args`, which has n, behind them; returns how many it has then.
+local function complete(args, n, count, optional)
+  if not optional then return n end
+  local last = count + optional[1]
+  if n < last - (#optional - 1) then return n end
+  for i = n + 1, last do args[i] = optional[#optional - (last - i)] end
+  return math.max(n, last)
+end
 
 local function call(name, count)
   local f = C['ms_' .. name]
@@ -36,10 +47,7 @@ local function call(name, count)
     for i = 1, count do
       if args[i] ~= nil then args[i] = handles.pointer('tensor', args[i]) end
     end
-    if defaults[name] and n == count then
-      n = n + 1
-      args[n] = defaults[name]
-    end
+    n = complete(args, n, count, defaults[name])
     local integer = integers[name]
     if integer then
       check.integer(name, integer[1], args[count + 1], integer[2], integer[3])
