@@ -268,8 +268,8 @@ describe('a model from a config', function()
   it('says what it is and what it takes', function()
     local m = assert(folders.create(folders.tiny { max_position_embeddings = 99 }, 1, { train = 1 }))
     local info = folders.info(m)
-    for key, value in pairs { family = 'llama', layers = 1, hidden_size = 4, intermediate_size = 3, vocab = 5, heads = 2,
-      kv_heads = 1, head_dim = 2, dtype = 'f32', tied = true, context = 99,
+    for key, value in pairs { family = 'llama', layers = 1, hidden_size = 4, intermediate_size = 3,
+      vocab = 5, heads = 2, kv_heads = 1, head_dim = 2, dtype = 'f32', tied = true, context = 99,
       -- by hand: 20 + 16 + 8 + 8 + 16 + 12 + 12 + 12 + 4 + 4 + 4
       parameters = 116 } do
       assert.are.equal(value, info[key], key)

@@ -26,12 +26,12 @@ local integers = { linear = flag, linear_dx = flag, linear_dw = flag, rmsnorm_ba
   rope = { 'sign', -1, 1 }, attention = { 'window', 0, check.INT32 },
   attention_backward = { 'window', 0, check.INT32 }, adamw = { 'step', 1, check.EXACT } }
 
--- Numbers that may be left out are the last ones: how many numbers there are, and these ones' values.
+-- Numbers that may be left out are the last ones: how many there are, and the values of these.
 local defaults = { linear = { 1, 0 }, linear_dx = { 1, 0 }, linear_dw = { 1, 0 }, embed = { 1, 1 },
   embed_dw = { 1, 1 }, rmsnorm = { 2, 0 }, rmsnorm_backward = { 2, 0, 0 }, attention = { 3, 0 },
   attention_backward = { 3, 0 }, attention_cached = { 2, 0 }, add = { 1, 1 } }
 
--- Puts the numbers that were left out of `args`, which has n, behind them; returns how many it has then.
+-- Puts what was left out behind the n of `args`; returns how many there are then.
 local function complete(args, n, count, optional)
   if not optional then return n end
   local last = count + optional[1]
