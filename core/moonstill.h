@@ -35,7 +35,7 @@ typedef struct ms_tensor ms_tensor;
 typedef struct ms_doc ms_doc;
 typedef struct ms_lock ms_lock;
 typedef struct ms_tokenizer ms_tokenizer;
-typedef struct ms_decoder ms_decoder;
+typedef struct ms_detokenizer ms_detokenizer;
 typedef struct ms_batch ms_batch;
 typedef struct ms_model ms_model;
 typedef struct ms_target ms_target;
@@ -269,9 +269,9 @@ int ms_tokenizer_is_added(const ms_tokenizer *tok, int32_t id);
 ms_status ms_tokenizer_same(const ms_tokenizer *a, const ms_tokenizer *b);
 /* Incremental decoding: each call returns the text that became certain with `id` (perhaps
  * nothing), never half a character; `id` -1 flushes. Lives until the next call. */
-ms_status ms_decoder_new(const ms_tokenizer *tok, int skip_special, ms_decoder **out);
-ms_status ms_decoder_add(ms_decoder *dec, int32_t id, const char **text, int64_t *bytes);
-void ms_decoder_free(ms_decoder *dec);
+ms_status ms_detokenizer_new(const ms_tokenizer *tok, int skip_special, ms_detokenizer **out);
+ms_status ms_detokenizer_add(ms_detokenizer *detok, int32_t id, const char **text, int64_t *bytes);
+void ms_detokenizer_free(ms_detokenizer *detok);
 
 /* ---- batches ---- */
 

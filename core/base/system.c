@@ -1,19 +1,9 @@
-/* system.c - clock, threads, interrupts, version: the process moonstill runs in. */
-#include <jansson.h>
-#include <luajit.h>
+/* system.c - the process that moonstill runs in: clock, threads, interrupts. */
 #include <omp.h>
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <utf8proc.h>
-#include <xxhash.h>
-#include <yaml.h>
 
 #include "error.h"
-#include "memory.h"
 #include "system.h"
 
 double ms_clock(void) {
@@ -45,16 +35,3 @@ void ms_interrupt_watch(int on) {
 
 void ms_interrupt(int number) { interrupted = number; }
 int ms_interrupted(void) { return interrupted; }
-
-ms_status ms_version(int libraries, char **text) {
-  if (!libraries) return ms_text_format(text, "moonstill %s", MS_VERSION);
-  char pcre[64];
-  pcre2_config(PCRE2_CONFIG_VERSION, pcre);
-  unsigned xxh = XXH_versionNumber();
-  return ms_text_format(
-      text,
-      "moonstill %s\n%s\nlibyaml %s\njansson %s\nPCRE2 %s\nutf8proc %s\nxxHash %u.%u.%u\n"
-      "OpenMP %d\nCPU kernels %s",
-      MS_VERSION, LUAJIT_VERSION, yaml_get_version_string(), JANSSON_VERSION, pcre,
-      utf8proc_version(), xxh / 10000, xxh / 100 % 100, xxh % 100, _OPENMP, ms_cpu_isa());
-}

@@ -1,7 +1,7 @@
-/* tokenizer.h - what a tokenizer is made of; load.c fills it, tokenizer.c and decode.c use it.
+/* tokenizer.h - what a tokenizer is made of; load.c fills it, tokenizer.c and detokenize.c use it.
  *
  * A tokenizer never changes after loading and may be used by several threads. Each encoding borrows
- * a worker (scratch memory, cache of words) from a list; decoders count their tokenizer. */
+ * a worker (scratch memory, cache of words) from a list; detokenizers count their tokenizer. */
 #ifndef MS_TOKENIZER_H
 #define MS_TOKENIZER_H
 #include <pthread.h>

@@ -111,11 +111,11 @@ local function use(tok, random)
   end
   local ids = {}
   for i = 1, 30 do ids[i] = random(tok:size() + 2) - 1 end
-  local decoder, parts = tok:decoder(), {}
-  for i, id in ipairs(ids) do parts[i] = decoder:add(id) end
-  parts[#parts + 1] = decoder:finish()
+  local detokenizer, parts = tok:detokenizer(), {}
+  for i, id in ipairs(ids) do parts[i] = detokenizer:add(id) end
+  parts[#parts + 1] = detokenizer:finish()
   assert(table.concat(parts) == tok:decode(ids), 'decoding one by one differs')
-  decoder:free()
+  detokenizer:free()
 end
 
 --- Runs `rounds` mutations, with a scratch file in `folder`.

@@ -561,7 +561,7 @@ return {
     old = 'flags & MS_ADDED_SINGLE_WORD && !alone', new = '0 && !alone' },
   { name = 'added tokens take no spaces behind them', file = 'core/text/added.c', specs = text,
     old = 'if (flags & MS_ADDED_RSTRIP)', new = 'if (0)' },
-  { name = 'bytes are decoded one by one', file = 'core/text/decode.c', specs = text,
+  { name = 'bytes are decoded one by one', file = 'core/text/detokenize.c', specs = text,
     old = 'return ms_buf_add(&d->state[i].held, &b, 1);', new = 'return feed(d, i + 1, &b, 1);' },
 
   -- samples ----------------------------------------------------------------------------------

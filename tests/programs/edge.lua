@@ -75,7 +75,7 @@ function make.model() return ms.model.create(config, 1, { train = true, dtype = 
 function make.batch() return ms.batch { models.segment(4, 1, 250) } end
 function make.target() return make.model():targets(make.batch(), { target = 'topk', k = 2 }) end
 function make.tokenizer() return ms.tokenizer.open '.' end
-function make.decoder() return make.tokenizer():decoder() end
+function make.detokenizer() return make.tokenizer():detokenizer() end
 function make.optimizer() return ms.optimizer.new(make.model()) end
 local locks = 0
 function make.lock()

@@ -86,7 +86,7 @@ describe('growth: a tokenizer', function()
     local tok = open { decoder = { type = 'Sequence', decoders = chain } }
     local ids = tok:ids 'a'
     refused(limit, function() tok:decode(ids) end)
-    refused(limit, function() tok:decoder():add(ids[1]) end)
+    refused(limit, function() tok:detokenizer():add(ids[1]) end)
   end)
 
   it('may do what tokenizers do, to long texts too', function()
@@ -96,8 +96,8 @@ describe('growth: a tokenizer', function()
       use_regex = true, trim_offsets = true } })
     local long = (' \240\159\152\128'):rep(50000)
     assert.is_true(#tok:ids(long) > 50000)
-    local decoder, n = tok:decoder(), 0
-    for _ = 1, 1e5 do n = n + #decoder:add(65) end
-    assert.equal(1e5, n + #decoder:finish())
+    local detokenizer, n = tok:detokenizer(), 0
+    for _ = 1, 1e5 do n = n + #detokenizer:add(65) end
+    assert.equal(1e5, n + #detokenizer:finish())
   end)
 end)

@@ -22,7 +22,7 @@ describe('a handle', function()
   local all = {
     { 'model', model, 'evalute', 'evaluate' }, { 'batch', batch, 'tokns', 'tokens' },
     { 'device', device, 'clos', 'close' }, { 'tensor', ms.tensor(device, 2), 'raed', 'read' },
-    { 'tokenizer', tok, 'id_s', 'ids' }, { 'decoder', tok:decoder(), 'fnish', 'finish' },
+    { 'tokenizer', tok, 'id_s', 'ids' }, { 'detokenizer', tok:detokenizer(), 'fnish', 'finish' },
     { 'optimizer', ms.optimizer.new(model), 'setp', 'step' }, { 'generator', ms.generate.open(model, { { 1 } }),
       'nxt', 'next' }, { 'target', model:targets(batch, { on = 'all', k = 2 }), 'row', 'rows' },
     { 'lock', ms.lock.open(folder .. '/lock'), 'kep', 'keep' },

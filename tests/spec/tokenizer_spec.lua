@@ -14,13 +14,13 @@ local function same(got, want, what)
   error(('%s: got [%s], want [%s]'):format(what, table.concat(got, ' '), table.concat(want, ' ')), 2)
 end
 
--- Everything a decoder says, with each piece whole UTF-8 by itself: ms.tokenizer refuses other text.
+-- Everything a detokenizer gives, with each piece whole UTF-8 by itself: ms.tokenizer refuses other text.
 local function stream(tok, ids, options)
-  local decoder, parts = tok:decoder(options), {}
-  for _, id in ipairs(ids) do parts[#parts + 1] = decoder:add(id) end
-  parts[#parts + 1] = decoder:finish()
+  local detokenizer, parts = tok:detokenizer(options), {}
+  for _, id in ipairs(ids) do parts[#parts + 1] = detokenizer:add(id) end
+  parts[#parts + 1] = detokenizer:finish()
   for _, part in ipairs(parts) do tok:encode(part) end
-  decoder:free()
+  detokenizer:free()
   return table.concat(parts)
 end
 
@@ -546,17 +546,17 @@ end)
 describe('tokenizer: decoding', function()
   it('never gives a part of a character', function()
     local tok = made(byte_level())
-    local decoder = tok:decoder()
-    assert.equal('', decoder:add(0xF0))
-    assert.equal('', decoder:add(0x9F))
-    assert.equal('', decoder:add(0xA6))
-    assert.equal('🦙', decoder:add(0x99))
-    assert.equal('', decoder:add(0xE2))
-    assert.equal('\239\191\189a', decoder:add(0x61)) -- what cannot become a character is replaced
-    assert.equal('', decoder:add(0xC3))
-    assert.equal('\239\191\189', decoder:finish())
-    assert.equal('b', decoder:add(0x62)) -- anew
-    decoder:free()
+    local detokenizer = tok:detokenizer()
+    assert.equal('', detokenizer:add(0xF0))
+    assert.equal('', detokenizer:add(0x9F))
+    assert.equal('', detokenizer:add(0xA6))
+    assert.equal('🦙', detokenizer:add(0x99))
+    assert.equal('', detokenizer:add(0xE2))
+    assert.equal('\239\191\189a', detokenizer:add(0x61)) -- what cannot become a character is replaced
+    assert.equal('', detokenizer:add(0xC3))
+    assert.equal('\239\191\189', detokenizer:finish())
+    assert.equal('b', detokenizer:add(0x62)) -- anew
+    detokenizer:free()
     tok:free()
   end)
 
@@ -580,13 +580,13 @@ describe('tokenizer: decoding', function()
         { type = 'ByteFallback' }, { type = 'Fuse' }, { type = 'Strip', content = ' ', start = 1, stop = 0 } } } }
     assert.equal(' aé', tok:decode { 0, 0, 1, 0xC5, 0xAB })
     assert.equal('\239\191\189\239\191\189\239\191\189a', tok:decode { 0xC5, 0xAB, 0xC5, 1 })
-    local decoder = tok:decoder()
-    assert.equal('', decoder:add(0))
-    assert.equal(' ', decoder:add(0))
-    assert.equal('', decoder:add(0xC5))
-    assert.equal('', decoder:add(0xAB)) -- not certain yet
-    assert.equal('éa', decoder:add(1))
-    decoder:free()
+    local detokenizer = tok:detokenizer()
+    assert.equal('', detokenizer:add(0))
+    assert.equal(' ', detokenizer:add(0))
+    assert.equal('', detokenizer:add(0xC5))
+    assert.equal('', detokenizer:add(0xAB)) -- not certain yet
+    assert.equal('éa', detokenizer:add(1))
+    detokenizer:free()
     tok:free()
   end)
 
@@ -641,14 +641,14 @@ describe('tokenizer: calls', function()
     assert.is_nil(tok:token(299))
     assert.is_nil(tok:token(301))
     assert.is_nil(tok:token(-1))
-    local decoder = tok:decoder()
+    local detokenizer = tok:detokenizer()
     tok:free()
     tok:free()
     assert.equal('tokenizer (freed)', tostring(tok))
     refused('used after free', tok.encode, tok, 'a')
-    assert.equal('a', decoder:add(97)) -- it holds on to what it needs
-    decoder:free()
-    refused('decoder: used after free', decoder.add, decoder, 97)
+    assert.equal('a', detokenizer:add(97)) -- it holds on to what it needs
+    detokenizer:free()
+    refused('detokenizer: used after free', detokenizer.add, detokenizer, 97)
   end)
 
   it('refuse text that is not UTF-8, with the place', function()

@@ -172,22 +172,22 @@ end
 -- The pieces of an answer as an iterator; `told.ended` says whether a stop was reached.
 local function pieces(model, tok, prompt, how, told)
   local next_ids = model:stream({ ends.begin(tok, prompt) }, how.ids)
-  local decoder, held = tok:decoder { skip_special = not how.special }, ''
+  local detokenizer, held = tok:detokenizer { skip_special = not how.special }, ''
   local function finish()
-    local last = held .. decoder:finish()
-    decoder:free()
-    decoder = nil
+    local last = held .. detokenizer:finish()
+    detokenizer:free()
+    detokenizer = nil
     return (ends.without(tok, how.spelled, last))
   end
   return function()
-    while decoder do
+    while detokenizer do
       local ids, piece = next_ids(), nil
       local id = ids and ids[1]
       if not id then
         piece = finish()
       else
         told.ended = how.is_stop[id] or false
-        if not how.hidden[id] then piece, held = release(tok, how, held, decoder:add(id)) end
+        if not how.hidden[id] then piece, held = release(tok, how, held, detokenizer:add(id)) end
       end
       if piece and piece ~= '' then return piece end
     end

@@ -28,7 +28,7 @@ M.decode_options = schema.new('tokenizer', {
 
 local ints = ffi.typeof 'int32_t[?]'
 local out = ffi.new 'ms_tokenizer *[1]' -- scratch, read at once
-local decoder_out = ffi.new 'ms_decoder *[1]'
+local detokenizer_out = ffi.new 'ms_detokenizer *[1]'
 local string_out = ffi.new 'char *[1]'
 local piece = ffi.new 'const char *[1]'
 local count = ffi.new 'int64_t[1]'
@@ -178,35 +178,35 @@ end
 
 -- incremental decoding ---------------------------------------------------------------------------
 
---- @class ms_decoder
-local decoder = handles.kind('decoder', 'ms_decoder', C.ms_decoder_free)
-local decoder_methods = decoder.methods
+--- @class ms_detokenizer
+local detokenizer = handles.kind('detokenizer', 'ms_detokenizer', C.ms_detokenizer_free)
+local detokenizer_methods = detokenizer.methods
 
 local function advance(self, id)
-  check(C.ms_decoder_add(decoder.pointer(self), id, piece, count))
+  check(C.ms_detokenizer_add(detokenizer.pointer(self), id, piece, count))
   return ffi.string(piece[0], tonumber(count[0]))
 end
 
 --- The text that became certain with this id: perhaps empty, never a part of a character.
 --- @param id integer
 --- @return string
-function decoder_methods:add(id)
-  return advance(self, check.integer('decoder', 'id', id, 0, check.INT32))
+function detokenizer_methods:add(id)
+  return advance(self, check.integer('detokenizer', 'id', id, 0, check.INT32))
 end
 
---- The text that was still held back; the decoder begins anew.
+--- The text that was still held back; the detokenizer begins anew.
 --- @return string
-function decoder_methods:finish() return advance(self, -1) end
+function detokenizer_methods:finish() return advance(self, -1) end
 
---- A decoder that takes ids one by one, as they are generated. All it returns, put together, is
+--- A detokenizer: it takes ids one by one, as they are generated. All it returns, put together, is
 --- what `decode` gives. It outlives the tokenizer.
 --- @param options? { skip_special?: boolean }
---- @return ms_decoder
-function methods:decoder(options)
+--- @return ms_detokenizer
+function methods:detokenizer(options)
   schema.check('tokenizer', M.decode_options, options)
   local skip = options and options.skip_special and 1 or 0
-  check(C.ms_decoder_new(pointer(self), skip, decoder_out))
-  return decoder.new(decoder_out[0])
+  check(C.ms_detokenizer_new(pointer(self), skip, detokenizer_out))
+  return detokenizer.new(detokenizer_out[0])
 end
 
 return M

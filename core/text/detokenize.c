@@ -1,9 +1,10 @@
-/* decode.c - from ids to text, one id at a time.
+/* detokenize.c - from ids to text, one id at a time.
  *
- * A decoder is a chain of steps; each takes tokens and hands tokens on. Once a step has joined the
- * tokens into one text (Fuse, ByteLevel), what follows sees a text in fragments; where a later step
- * needs the whole, the fusing step keeps everything until the end. Decoding at once is the same
- * chain with all ids and a flush, so the two cannot differ. */
+ * tokenizer.json's decoder is a chain of steps; each takes pieces of text and gives pieces to the next.
+ * The first pieces are the tokens' spellings. After a step that joins tokens (Fuse, ByteLevel) the
+ * pieces are fragments of one text; where a later step needs the whole text, the joining step holds
+ * everything until the end. Decoding all ids at once uses the same chain and ends with a flush, so
+ * both ways give the same text. */
 #include <string.h>
 
 #include "../base/memory.h"
@@ -15,7 +16,7 @@ typedef struct {
   int64_t seen; /* tokens, or characters taken away */
 } state;
 
-struct ms_decoder {
+struct ms_detokenizer {
   const ms_tokenizer *tok;
   int skip_special;
   state state[MS_STEPS_MOST];
@@ -23,11 +24,11 @@ struct ms_decoder {
   ms_room room;
 };
 
-static ms_status feed(ms_decoder *d, int i, const char *text, size_t bytes);
+static ms_status feed(ms_detokenizer *d, int i, const char *text, size_t bytes);
 
 /* ---- ByteLevel: bytes to UTF-8, what is not a character replaced by U+FFFD ---- */
 
-static ms_status release_utf8(ms_decoder *d, int i, int all) {
+static ms_status release_utf8(ms_detokenizer *d, int i, int all) {
   ms_buf *held = &d->state[i].held;
   size_t at = 0;
   if (!held->size) return MS_OK;
@@ -46,7 +47,7 @@ static ms_status release_utf8(ms_decoder *d, int i, int all) {
   memmove(held->data, held->data + at, held->size - at);
   held->size -= at;
   if (!d->made.size) return MS_OK;
-  ms_buf made = d->made; /* steps further on use d->made too */
+  ms_buf made = d->made; /* the steps that follow use d->made too */
   d->made = (ms_buf){0};
   ms_status st = feed(d, i + 1, made.data, made.size);
   ms_buf_free(&d->made);
@@ -54,8 +55,8 @@ static ms_status release_utf8(ms_decoder *d, int i, int all) {
   return st;
 }
 
-/* A token with a character that stands for no byte is taken as it is. */
-static ms_status byte_level(ms_decoder *d, int i, const char *text, size_t bytes) {
+/* A token with a character that stands for no byte is copied unchanged. */
+static ms_status byte_level(ms_detokenizer *d, int i, const char *text, size_t bytes) {
   ms_buf *held = &d->state[i].held;
   size_t before = held->size;
   int n;
@@ -80,7 +81,7 @@ static int hex(char c) {
   return (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-static ms_status end_run(ms_decoder *d, int i) {
+static ms_status end_run(ms_detokenizer *d, int i) {
   ms_buf run = d->state[i].held;
   ms_status st = MS_OK;
   if (!run.size) return MS_OK;
@@ -94,7 +95,7 @@ static ms_status end_run(ms_decoder *d, int i) {
   return st;
 }
 
-static ms_status byte_fallback(ms_decoder *d, int i, const char *text, size_t bytes) {
+static ms_status byte_fallback(ms_detokenizer *d, int i, const char *text, size_t bytes) {
   if (bytes == 6 && !memcmp(text, "<0x", 3) && text[5] == '>' && hex(text[3]) >= 0 &&
       hex(text[4]) >= 0) {
     char b = (char)(hex(text[3]) << 4 | hex(text[4]));
@@ -106,7 +107,7 @@ static ms_status byte_fallback(ms_decoder *d, int i, const char *text, size_t by
 
 /* ---- Strip, Metaspace, Replace ---- */
 
-/* `gone` counts the characters already taken from the front of this token, -1 when over. */
+/* `gone` counts the characters already removed from the front of this token; -1: no more to remove. */
 static size_t strip_front(const ms_step *s, const char *text, size_t bytes, int64_t *gone) {
   size_t at = 0;
   int n;
@@ -132,16 +133,16 @@ static size_t strip_back(const ms_step *s, const char *text, size_t from, size_t
   return bytes;
 }
 
-static ms_status strip(ms_decoder *d, int i, const char *text, size_t bytes) {
+static ms_status strip(ms_detokenizer *d, int i, const char *text, size_t bytes) {
   const ms_step *s = &d->tok->decoder.step[i];
   int64_t here = 0;
-  /* Behind a fusing step the tokens are fragments of one text, with one front. */
+  /* After a joining step the pieces are fragments of one text, which has one front. */
   size_t at = strip_front(s, text, bytes, s->fused ? &d->state[i].seen : &here);
   bytes = strip_back(s, text, at, bytes);
   return feed(d, i + 1, text + at, bytes - at);
 }
 
-static ms_status metaspace(ms_decoder *d, int i, const char *text, size_t bytes) {
+static ms_status metaspace(ms_detokenizer *d, int i, const char *text, size_t bytes) {
   const ms_step *s = &d->tok->decoder.step[i];
   int first = d->state[i].seen++ == 0 && s->scheme != MS_SCHEME_NEVER;
   ms_buf made = {0};
@@ -159,7 +160,7 @@ static ms_status metaspace(ms_decoder *d, int i, const char *text, size_t bytes)
   return st;
 }
 
-static ms_status replace(ms_decoder *d, int i, const char *text, size_t bytes) {
+static ms_status replace(ms_detokenizer *d, int i, const char *text, size_t bytes) {
   ms_buf made = {0};
   ms_matcher *m = NULL;
   const ms_step *s = &d->tok->decoder.step[i];
@@ -173,7 +174,7 @@ static ms_status replace(ms_decoder *d, int i, const char *text, size_t bytes) {
 
 /* ---- the chain ---- */
 
-static ms_status feed(ms_decoder *d, int i, const char *text, size_t bytes) {
+static ms_status feed(ms_detokenizer *d, int i, const char *text, size_t bytes) {
   const ms_steps *chain = &d->tok->decoder;
   if (i == chain->count) return ms_buf_add(&d->out, text, bytes);
   state *s = &d->state[i];
@@ -189,11 +190,11 @@ static ms_status feed(ms_decoder *d, int i, const char *text, size_t bytes) {
     case MS_STEP_DECODE_JOIN:
       if (s->seen++) MS_TRY(feed(d, i + 1, " ", 1));
       return feed(d, i + 1, text, bytes);
-    default: return MS_FAIL(MS_EINVAL, "decoder: step %d", chain->step[i].kind);
+    default: return MS_FAIL(MS_EINVAL, "detokenizer: step %d", chain->step[i].kind);
   }
 }
 
-static ms_status flush(ms_decoder *d) {
+static ms_status flush(ms_detokenizer *d) {
   for (int i = 0; i < d->tok->decoder.count; i++) {
     state *s = &d->state[i];
     switch (d->tok->decoder.step[i].kind) {
@@ -210,20 +211,20 @@ static ms_status flush(ms_decoder *d) {
   return MS_OK;
 }
 
-static ms_status add(ms_decoder *d, int32_t id) {
+static ms_status add(ms_detokenizer *d, int32_t id) {
   size_t bytes;
   const char *text = ms_vocab_text(&d->tok->vocab, id, &bytes);
-  /* Rows of a model behind its tokenizer's last id have no text. */
+  /* A model may have more ids than its tokenizer: those have no text. */
   if (!text || (d->skip_special && ms_tokenizer_is_special(d->tok, id))) return MS_OK;
-  ms_room_give(&d->room, bytes + 1); /* one at least: steps may put something between tokens */
+  ms_room_give(&d->room, bytes + 1); /* at least 1, since a step may add text between tokens */
   return feed(d, 0, text, bytes);
 }
 
-ms_status ms_decoder_new(const ms_tokenizer *tok, int skip_special, ms_decoder **out) {
+ms_status ms_detokenizer_new(const ms_tokenizer *tok, int skip_special, ms_detokenizer **out) {
   void *p;
   *out = NULL;
-  MS_REQUIRE(tok, "decoder: no tokenizer");
-  MS_TRY(ms_alloc(sizeof(ms_decoder), "decoder", &p));
+  MS_REQUIRE(tok, "detokenizer: no tokenizer");
+  MS_TRY(ms_alloc(sizeof(ms_detokenizer), "detokenizer", &p));
   *out = p;
   (*out)->tok = tok;
   (*out)->skip_special = skip_special;
@@ -231,7 +232,7 @@ ms_status ms_decoder_new(const ms_tokenizer *tok, int skip_special, ms_decoder *
   return MS_OK;
 }
 
-void ms_decoder_free(ms_decoder *d) {
+void ms_detokenizer_free(ms_detokenizer *d) {
   if (!d) return;
   for (int i = 0; i < MS_STEPS_MOST; i++) ms_buf_free(&d->state[i].held);
   ms_buf_free(&d->out);
@@ -240,8 +241,8 @@ void ms_decoder_free(ms_decoder *d) {
   ms_free(d);
 }
 
-ms_status ms_decoder_add(ms_decoder *d, int32_t id, const char **text, int64_t *bytes) {
-  MS_REQUIRE(d && id >= -1, "decoder: id %d", id);
+ms_status ms_detokenizer_add(ms_detokenizer *d, int32_t id, const char **text, int64_t *bytes) {
+  MS_REQUIRE(d && id >= -1, "detokenizer: id %d", id);
   d->out.size = 0;
   MS_TRY(id < 0 ? flush(d) : add(d, id));
   MS_TRY(ms_buf_reserve(&d->out, 1));
@@ -253,17 +254,17 @@ ms_status ms_decoder_add(ms_decoder *d, int32_t id, const char **text, int64_t *
 
 ms_status ms_tokenizer_decode(const ms_tokenizer *tok, const int32_t *ids, int64_t count,
                               int skip_special, char **text, int64_t *bytes) {
-  ms_decoder *d;
+  ms_detokenizer *d;
   ms_status st = MS_OK;
   *text = NULL;
   MS_REQUIRE(ids || count <= 0, "tokenizer: decode: no ids");
-  MS_TRY(ms_decoder_new(tok, skip_special, &d));
+  MS_TRY(ms_detokenizer_new(tok, skip_special, &d));
   for (int64_t i = 0; i < count && st == MS_OK; i++)
     st = ids[i] < 0 ? MS_FAIL(MS_EINVAL, "tokenizer: decode: id %d at %lld", ids[i], (long long)i)
                     : add(d, ids[i]);
   if (st == MS_OK) st = flush(d);
   if (st == MS_OK) st = ms_text_copy(d->out.size ? d->out.data : "", d->out.size, text);
   if (st == MS_OK) *bytes = (int64_t)d->out.size;
-  ms_decoder_free(d);
+  ms_detokenizer_free(d);
   return st;
 }
