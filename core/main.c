@@ -1,4 +1,4 @@
-/* main.c - the executable: LuaJIT with moonstill's modules inside; moonstill.cli does the rest.
+/* main.c - the executable: LuaJIT with moonstill's modules inside. It calls moonstill.prompt.cli.
  *
  * The modules are linked in as bytecode, under the symbols where LuaJIT's `require` looks first.
  * The core's symbols are exported, so that the modules take them from the process itself. */
@@ -23,7 +23,7 @@ static void push_arguments(lua_State *L, int argc, char **argv) {
   lua_setglobal(L, "arg");
 }
 
-/* In a protected call: anything here may run out of memory. */
+/* Called by lua_pcall, since everything here may run out of memory. */
 static int start(lua_State *L) {
   luaL_openlibs(L);
   push_arguments(L, (int)lua_tointeger(L, 2), lua_touserdata(L, 1));
@@ -37,17 +37,17 @@ static int start(lua_State *L) {
   return 1;
 }
 
-/* A thread that waits at the end of a parallel loop spins for a while before it sleeps. OpenMP's own
- * choice, milliseconds, costs five sixths of the speed where another process wants a core; 2000
- * rounds are about 30 us, which bridges the gap between two operations. The runtime reads its
- * environment before main, so the program starts itself again; where it cannot, nothing is lost. */
+/* A thread that waits at the end of a parallel loop spins before it sleeps. OpenMP's default,
+ * milliseconds, costs five sixths of the speed when another process needs the core. 2000 rounds, about
+ * 30 us, are enough to bridge the gap between two operations. The runtime reads its environment before
+ * main, so the program sets the variable and starts itself again; if it cannot, the default stays. */
 static void bound_spinning(char **argv) {
   if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
   if (!setenv("GOMP_SPINCOUNT", "2000", 1)) execv("/proc/self/exe", argv);
 }
 
-/* Where a standard stream is closed, the first file opened would take its place, and messages would
- * be written into it. */
+/* Opens /dev/null in the place of standard streams that are closed: the first file opened would get
+ * their number, and messages would be written into it. */
 static void fill_streams(void) {
   int fd;
   do { fd = open("/dev/null", O_RDWR); } while (fd >= 0 && fd <= STDERR_FILENO);

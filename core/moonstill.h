@@ -65,18 +65,17 @@ void ms_interrupt_watch(int on);
 void ms_interrupt(int number);
 int ms_interrupted(void);
 double ms_clock(void); /* monotonic seconds */
-/* For tests: the n-th allocation from now fails (0: none does), returned is what was left of the
- * order before: 0 or less once its allocation has failed; and how many allocations of the core and of
- * the libraries below it are alive. */
+/* For tests. The n-th allocation from now fails, none with 0; the result is what was left to count of
+ * the call before: 0 or less once its allocation has failed. */
 int64_t ms_test_fail_alloc(int64_t nth);
-int64_t ms_test_live(void);
+int64_t ms_test_live(void); /* allocations alive, of the core and of the libraries it uses */
 
 /* ---- documents: JSON and YAML as one flat list of nodes, in order of appearance ---- */
 
 enum { MS_DOC_NULL = 0, MS_DOC_FALSE, MS_DOC_TRUE, MS_DOC_NUMBER, MS_DOC_STRING, MS_DOC_ARRAY,
        MS_DOC_OBJECT };
-/* An array's `count` elements follow it; an object's `count` members follow it as key (a string
- * node), value. `text` is not terminated and lives as long as the document; `line` is 1-based. */
+/* An array is followed by its `count` elements; an object by its `count` members, each a key (a string
+ * node) and a value. `text` has no terminator and lives as long as the document; `line` is 1-based. */
 typedef struct ms_node {
   int32_t kind, line;
   int64_t count;
@@ -84,9 +83,9 @@ typedef struct ms_node {
   int64_t bytes;
   double number;
 } ms_node;
-/* `name` is what errors call the text: a file, a file with a line. Depth, size and duplicate keys
- * are checked; errors carry line and column or byte offset. A number of JSON may have any size: one
- * beyond doubles is 1e308 of its sign. */
+/* `name` stands for the text in errors: a file, or a file with a line. Depth, size and duplicate keys
+ * are checked; errors name line and column, or the byte. A number of JSON may have any size: one
+ * outside the range of doubles is read as 1e308 or -1e308. */
 ms_status ms_doc_parse_json(const char *name, const char *text, int64_t bytes, ms_doc **out);
 ms_status ms_doc_parse_yaml(const char *name, const char *text, int64_t bytes, ms_doc **out);
 const ms_node *ms_doc_nodes(const ms_doc *doc, int64_t *count);
@@ -101,8 +100,8 @@ void ms_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t *word);
 
 /* ---- files ---- */
 
-/* Writes a file as a whole or not at all: made in a private folder beside it, fsync, rename. What
- * processes that are gone left beside it of their own tries is removed first, as by ms_dir_clean. */
+/* Writes the whole file or nothing: into a private folder beside it, with fsync, then by a rename.
+ * First it calls ms_dir_clean for the folder that the file is in. */
 ms_status ms_file_write(const char *path, const void *data, int64_t bytes);
 ms_status ms_file_hash(const char *path, char **text); /* XXH3-128, 32 hexadecimal digits */
 ms_status ms_hash(const void *data, int64_t bytes, char **text); /* the same of memory */
@@ -110,35 +109,35 @@ ms_status ms_unique(char **text);                      /* 32 hexadecimal digits 
 ms_status ms_dir_make(const char *path);               /* with parents; existing is fine */
 ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
-int ms_path_kind(const char *path); /* 0 nothing, 1 file, or what cannot be looked at, 2 folder */
-int ms_path_same(const char *a, const char *b);        /* 1: both are there, and one and the same */
-/* The absolute path without links; what of it is not there yet follows as it is. */
+int ms_path_kind(const char *path); /* 0 nothing, 1 a file or what cannot be examined, 2 folder */
+int ms_path_same(const char *a, const char *b);        /* 1: both exist and are the same file */
+/* The absolute path with its links resolved; a last part that does not exist is kept as it is. */
 ms_status ms_path_real(const char *path, char **text);
-int ms_path_writable(const char *path); /* 1: a file may be written, in a folder files made */
+int ms_path_writable(const char *path); /* 1: the file may be written, or files made in the folder */
 /* Bytes that may still be written below a folder; -1 where the file system does not say. */
 int64_t ms_disk_free(const char *path);
 int64_t ms_file_limit(void); /* bytes that a file of this process may have; -1 for no limit */
-/* For a file that could not be read as what it should be: a sentence on what it is and what to do
- * ("is compressed with gzip: decompress it first, .."), to stand after its path; NULL when nothing
- * known is recognised. Pointer files, error pages, archives, other formats, encodings, downloads. */
+/* For a file that is not what its reader needs: a sentence that says what it is and what to do ("is
+ * compressed with gzip: decompress it first, .."), to be put after its path; NULL when it is not
+ * recognised. Knows pointer files, error pages, archives, other formats, encodings, downloads. */
 ms_status ms_file_guess(const char *path, char **text);
-/* Why there is nothing at a path, to stand after it: "no such WHAT", with what to do for an address, a
- * name on a hub, a link to nothing, a download that has not ended. */
+/* Says why there is nothing at a path, to be put after it: "no such WHAT", and what to do where it is
+ * an address, a name on a hub, a link to nothing, or a download that has not ended. */
 ms_status ms_path_missing(const char *path, const char *what, char **text);
-/* Removes from a folder what processes that are gone left there of their writes, and nothing that is
- * not proven to be that: folders .moonstill-*, each with a marker that its process had locked. */
+/* Removes from a folder what killed processes left there while they wrote: folders .moonstill-* whose
+ * marker names them and is no longer locked. Nothing else is removed. */
 void ms_dir_clean(const char *path);
-/* Renames what is at `path` to the first of PATH.old, PATH.old.1, PATH.old.2 .. that is not there:
- * *where, freed with ms_text_free. */
+/* Renames what is at `path` to the first of PATH.old, PATH.old.1, PATH.old.2 .. that is free; *where is
+ * that name. */
 ms_status ms_path_set_aside(const char *path, char **where);
 
-/* Takes the file `path`, made when missing, for one holder in this or any process: *out is NULL when
- * there is another, whose process is *holder (0 when unknown). The kernel takes it back when the
- * process ends, however it does. The file stays; it holds the process's number. A link, or a file with
- * anything else in it, is refused. Where the file system has no locks that is a warning. */
+/* Locks the file `path`, which is made when missing, for one holder among all processes. *out is NULL
+ * when it is held already; *holder is then the number of that process, 0 when unknown. The lock ends
+ * with the process, however that ends. The file stays and holds the process's number. A link, or a
+ * file with anything else in it, is an error. On a file system without locks a warning is logged. */
 ms_status ms_lock_open(const char *path, ms_lock **out, int32_t *holder);
-/* Whether the lock still keeps others out: not once its file is removed or replaced. Then it is taken
- * anew if nobody else has taken it. */
+/* Whether the lock still keeps others out. Once its file is removed or replaced it does not: then it is
+ * taken again (ANEW), unless somebody else has it (LOST). */
 enum { MS_LOCK_KEPT, MS_LOCK_ANEW, MS_LOCK_LOST };
 ms_status ms_lock_keep(ms_lock *lock, int32_t *kept, int32_t *holder);
 void ms_lock_close(ms_lock *lock);
@@ -171,7 +170,7 @@ ms_status ms_tensor_write_double(ms_tensor *t, const double *data, int64_t count
 
 /* ---- ranks: processes that work on one run, each making the same calls in the same order ---- */
 
-/* This process alone, rank 0 of 1. A group lives until its process ends. */
+/* This process alone: rank 0 of 1. A group lives until its process ends. */
 ms_group *ms_group_self(void);
 int32_t ms_group_rank(const ms_group *group); /* from 0 */
 int32_t ms_group_size(const ms_group *group);
@@ -257,7 +256,7 @@ ms_status ms_tokenizer_encode(const ms_tokenizer *tok, const char *text, int64_t
                               int parse, int32_t *ids, int64_t capacity, int64_t *count);
 ms_status ms_tokenizer_decode(const ms_tokenizer *tok, const int32_t *ids, int64_t count,
                               int skip_special, char **text, int64_t *bytes);
-/* The id of a token spelled as in tokenizer.json; -1 when there is none. */
+/* The id of a token, which is spelled as in tokenizer.json; -1 when there is none. */
 int32_t ms_tokenizer_id(const ms_tokenizer *tok, const char *token, int64_t bytes);
 /* The spelling of an id in tokenizer.json; NULL when unused. Lives as long as the tokenizer. */
 const char *ms_tokenizer_token(const ms_tokenizer *tok, int32_t id, int64_t *bytes);
@@ -267,8 +266,8 @@ int ms_tokenizer_is_added(const ms_tokenizer *tok, int32_t id);
 /* MS_OK when both map every id below the smaller size alike; otherwise the error names the first
  * difference. */
 ms_status ms_tokenizer_same(const ms_tokenizer *a, const ms_tokenizer *b);
-/* Incremental decoding: each call returns the text that became certain with `id` (perhaps
- * nothing), never half a character; `id` -1 flushes. Lives until the next call. */
+/* A detokenizer takes ids one by one. Each call gives the text that is certain now and was not before,
+ * perhaps none, never a part of a character; `id` -1 gives the rest. It lives until the next call. */
 ms_status ms_detokenizer_new(const ms_tokenizer *tok, int skip_special, ms_detokenizer **out);
 ms_status ms_detokenizer_add(ms_detokenizer *detok, int32_t id, const char **text, int64_t *bytes);
 void ms_detokenizer_free(ms_detokenizer *detok);

@@ -30,7 +30,7 @@ static char *prompt(EditLine *e) { return prompt_text; }
 
 static void on_read_signal(int number) {
   int saved = errno;
-  if (write(interrupts[1], "", 1) < 0) errno = 0; /* full: it has been asked already */
+  if (write(interrupts[1], "", 1) < 0) errno = 0; /* the pipe is full: Ctrl-C is noted already */
   errno = saved;
 }
 
@@ -39,8 +39,8 @@ static int take_interrupts(void) {
   return read(interrupts[0], byte, sizeof byte) > 0;
 }
 
-/* The next byte of the terminal; 0 at its end, -1 after Ctrl-C or an error. The pipe makes sure that
- * a signal just before the wait, or one that another thread got, ends it too. */
+/* The next byte of the terminal; 0 at its end, -1 after Ctrl-C or an error. The handler writes to the
+ * pipe, so a signal that comes just before poll, or to another thread, ends the wait too. */
 static int read_byte(char *c) {
   struct pollfd wait[] = {{STDIN_FILENO, POLLIN, 0}, {interrupts[0], POLLIN, 0}};
   while (poll(wait, 2, -1) < 0)
@@ -49,7 +49,7 @@ static int read_byte(char *c) {
   return (int)read(STDIN_FILENO, c, 1);
 }
 
-/* libedit's own reader tries again after a signal; this one gives the line up. */
+/* Replaces libedit's reader, which reads on after a signal: here Ctrl-C ends the line. */
 static int read_character(EditLine *e, wchar_t *out) {
   mbstate_t state = {0};
   for (;;) {
@@ -138,9 +138,10 @@ static void stop(lua_State *L, lua_Debug *frame) {
   luaL_error(L, "interrupted");
 }
 
-/* A hook runs at the next instruction of the interpreter. The core and compiled loops, which those
- * of modules may be and those typed are not, do not see it, so a second Ctrl-C ends the process.
- * Hooks are set from the thread that runs Lua only. */
+/* Ctrl-C while Lua runs: a hook raises the error at the interpreter's next instruction. No hook runs
+ * inside the core or in code that LuaJIT has compiled (modules; what is typed is not compiled), so from
+ * here on Ctrl-C has its default action: a second one ends the process. A hook may be set only by the
+ * thread that runs Lua, so another thread that gets the signal sends it on. */
 static void on_call_signal(int number) {
   if (!pthread_equal(pthread_self(), runner)) {
     pthread_kill(runner, SIGINT);

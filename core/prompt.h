@@ -1,6 +1,6 @@
 /* prompt.h - what the executable's Lua gets beside the library: a line with editing and history, and
- * calls that Ctrl-C interrupts. Part of the executable only; main.c hands the table to
- * moonstill.cli. */
+ * calls that Ctrl-C interrupts. Part of the executable only; main.c gives the table to
+ * moonstill.prompt.cli. */
 #ifndef MS_PROMPT_H
 #define MS_PROMPT_H
 #include <lua.h>

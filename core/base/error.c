@@ -10,7 +10,7 @@ static _Thread_local char last[2048];
 
 void ms_make_printable(char *text) {
   for (unsigned char *p = (unsigned char *)text; *p; p++) {
-    if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) *p = p[1] = '?'; /* the second set, in UTF-8 */
+    if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) *p = p[1] = '?'; /* U+0080 to U+009F, in UTF-8 */
     if ((*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f) *p = '?';
   }
 }
@@ -21,7 +21,7 @@ ms_status ms_fail_at(ms_status status, const char *file, int line, const char *f
   vsnprintf(last, sizeof last, format, args);
   va_end(args);
   ms_make_printable(last);
-  /* Where a message was written is for those who work on the library, not for its users. */
+  /* File and line of the source are of use only to those who work on the library. */
   if (getenv("MS_TRACE")) fprintf(stderr, "%s:%d: status %d: %s\n", file, line, status, last);
   return status;
 }

@@ -1,7 +1,7 @@
 /* log.h - what the core has to say beside errors: lines on stderr that begin with "moonstill: ".
  *
- * MS_LOG=info shows everything, MS_LOG=none nothing; by default warnings are shown: of something
- * that was asked for and is not done, or that was found damaged. */
+ * MS_LOG=info shows everything, MS_LOG=none nothing. The default shows warnings: something that was
+ * asked for is not done, or something was found damaged. */
 #ifndef MS_LOG_H
 #define MS_LOG_H
 

@@ -24,7 +24,7 @@ static int must_fail(void) {
 int ms_hook_fails(void) { return must_fail(); }
 void ms_hook_count(int by) { atomic_fetch_add(&live, by); }
 
-/* Memory and swap; without an answer, what fits into an address space. */
+/* The machine's memory and swap; if that is unknown, what an address space has room for. */
 static size_t machine_bytes(void) {
   static _Atomic size_t bytes;
   struct sysinfo info;
@@ -34,12 +34,12 @@ static size_t machine_bytes(void) {
 
 enum { ALIGN = 64, HUGE_PAGE = 2 << 20 };
 
-/* Not zeroed, not counted. */
+/* Memory that is neither zeroed nor counted. */
 static ms_status take(size_t bytes, size_t align, const char *what, int fail, void **out) {
   size_t room = (bytes + align - 1) / align * align;
   *out = NULL;
   int fits = room >= bytes; /* false when rounding up overflowed */
-  /* The system promises memory that it does not have, and kills who then touches it. */
+  /* Linux gives out more memory than there is, and kills the process that uses it. */
   if (fits && bytes > machine_bytes())
     return MS_FAIL(MS_ENOMEM, "%s: no memory for %zu bytes: the machine has %zu", what, bytes,
                    machine_bytes());
@@ -51,7 +51,7 @@ static ms_status take(size_t bytes, size_t align, const char *what, int fail, vo
   return MS_OK;
 }
 
-/* In the debug build what is undefined is NaN, or -1, and not by chance 0. */
+/* The debug build fills undefined memory with NaN, or -1: by chance it might be 0. */
 static void poison(void *p, size_t bytes) {
 #ifdef MS_POISON
   memset(p, 0xff, bytes);

@@ -15,15 +15,14 @@ ms_status ms_alloc_undefined(size_t bytes, const char *what, void **out);
 void ms_free(void *p);
 /* Grows to hold `bytes`, keeping content; *p NULL is fine. The added part is undefined. */
 ms_status ms_grow(void **p, size_t old_bytes, size_t bytes, const char *what);
-/* The calling thread's scratch of at least `bytes`, for kernels whose work is shorter than an
- * allocation: kept for the next call, which gets the same, and freed when the thread ends. Its content
- * is undefined; what stands in it lasts until the next call. */
+/* Scratch memory of the calling thread, of at least `bytes`, for kernels whose work is shorter than an
+ * allocation. The next call gets the same memory; it is freed when the thread ends. Its content is
+ * undefined at first and lasts until the next call. */
 ms_status ms_scratch(size_t bytes, const char *what, void **out);
-/* For a library's own allocator where it can be replaced: whether a test wants this request to fail,
- * and what is alive of it. */
+/* For the allocators of libraries: whether a test wants this request to fail; counting what is alive. */
 int ms_hook_fails(void);
 void ms_hook_count(int by);
-/* A copy of `text`, to be given to the user (ms_text_free) or freed with ms_free. */
+/* A copy of `text`, freed with ms_text_free. */
 ms_status ms_text_copy(const char *text, size_t bytes, char **out);
 ms_status ms_text_format(char **out, const char *format, ...)
     __attribute__((format(printf, 2, 3), nonnull(2)));

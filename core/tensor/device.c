@@ -33,7 +33,7 @@ static ms_status find_ops(const char *name, size_t length, const ms_ops **out) {
   return MS_OK;
 }
 
-/* "cpu" and "cpu:0" are one device: the name alone is that of the first. */
+/* A name without a number means number 0: "cpu" and "cpu:0" are one device. */
 static ms_status find_device(const char *spec, const ms_ops **ops, int *index, char name[16]) {
   const char *colon = strchr(spec, ':');
   size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
@@ -53,8 +53,8 @@ static ms_status find_device(const char *spec, const ms_ops **ops, int *index, c
   return MS_OK;
 }
 
-/* Devices that are open. A second opening gives the same one, so that models which were opened
- * apart share a stream and may work on each other's tensors. */
+/* The open devices. Opening one again gives the same object, so that models opened apart share its
+ * stream and may work on each other's tensors. */
 static ms_device *devices;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -103,7 +103,7 @@ ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const 
   if (st == MS_OK) ms_log(MS_LOG_INFO, "memory for %s: %zu bytes on %s", what, bytes, dev->spec);
   if (st != MS_ENOMEM) return st;
   const char *fact =
-      strstr(ms_last_error(), "no memory"); /* behind the backend's own name for it */
+      strstr(ms_last_error(), "no memory"); /* the part after the backend's name for it */
   snprintf(why, sizeof why, "%s", fact ? fact : ms_last_error());
   return MS_FAIL(st, "%s: %s; %s", what, why, less);
 }

@@ -7,7 +7,7 @@
 
 struct ms_device {
   const ms_ops *ops;
-  int index;         /* the backend's own number of it */
+  int index;         /* N of "name:N", which the backend knows it by */
   ms_stream *stream; /* work of this device is queued here; NULL on the CPU */
   _Atomic int refs;  /* the handle, and everything that lives on the device */
   char spec[16];
@@ -16,7 +16,7 @@ struct ms_device {
 
 void ms_device_retain(ms_device *dev);
 
-/* The backends' way to report errors and to log. */
+/* By which backends report errors and log. */
 extern const ms_host ms_device_host;
 
 /* Memory of the device, undefined; freeing NULL is nothing. */
@@ -27,7 +27,7 @@ static inline void ms_device_free(ms_device *dev, void *p, size_t bytes) {
   if (p) dev->ops->free(dev->index, p, bytes);
 }
 
-/* An arena: when there is no memory for it, the message says whose it was and what needs less. */
+/* An arena: `what` it is for and what needs `less` stand in the message when there is no memory. */
 ms_status ms_device_alloc(ms_device *dev, size_t bytes, const char *what, const char *less,
                           void **out);
 

@@ -29,8 +29,8 @@ static const char *wanted_text(int rank, const int64_t *shape, char *buffer, siz
   return buffer;
 }
 
-/* An argument of `op` must be there, on the device of `like`, of this type and shape; 0 in a shape
- * is any size. */
+/* Checks that an argument of `op` is given, is on the device of `like`, and has this dtype and shape;
+ * a 0 in the shape allows any size. */
 static ms_status want(const char *op, const char *name, const ms_tensor *like, const ms_tensor *t,
                       int dtype, int rank, const int64_t *shape) {
   char a[200], b[200];
@@ -44,7 +44,7 @@ static ms_status want(const char *op, const char *name, const ms_tensor *like, c
   return MS_OK;
 }
 
-/* An f32 argument of the same number of elements, whatever its shape. */
+/* Checks an f32 argument that must have as many elements as `like`, in any shape. */
 static ms_status want_count(const char *op, const char *name, const ms_tensor *like,
                             const ms_tensor *t) {
   char a[200], b[200];
@@ -57,7 +57,7 @@ static ms_status want_count(const char *op, const char *name, const ms_tensor *l
   return MS_OK;
 }
 
-/* An i32 argument, brought to the host to look at its values; freed with ms_free. */
+/* The values of an i32 argument, copied to the host; freed with ms_free. */
 static ms_status host_indices(const ms_tensor *t, int32_t **out) {
   void *p;
   *out = NULL;
@@ -70,7 +70,7 @@ static ms_status host_indices(const ms_tensor *t, int32_t **out) {
   return st;
 }
 
-/* Every element must be one of 0 .. below - 1, and each larger than the one before if `ascending`. */
+/* Checks that every element is in 0 .. below - 1 and, if `ascending`, larger than the one before. */
 static ms_status want_indices(const char *op, const char *name, const ms_tensor *t, int64_t below,
                               int ascending) {
   ms_status st = MS_OK;
@@ -90,7 +90,7 @@ end:
 
 /* ---- matrices ---- */
 
-/* All three forms: rows x in by out x in. The first `free` decides which tensor gives the sizes. */
+/* Of all three forms: x [rows, in] and w [out, in] give the sizes, y must be [rows, out]. */
 static ms_status check_linear(const char *op, const char *ny, const ms_tensor *y, const char *nx,
                               const ms_tensor *x, const char *nw, const ms_tensor *w, int w_dtype) {
   MS_TRY(want(op, nx, NULL, x, MS_F32, SHAPE(0, 0)));

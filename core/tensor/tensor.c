@@ -36,7 +36,7 @@ const char *ms_place_text(int rank, const int64_t *shape, int64_t at, char *buff
   return buffer;
 }
 
-/* The header of a tensor, without memory. */
+/* A tensor without memory. */
 static ms_status new_header(ms_device *dev, int dtype, int rank, const int64_t *shape,
                             ms_tensor **out) {
   void *p;
@@ -180,7 +180,7 @@ static double element(const void *p, int dtype, int64_t i) {
   }
 }
 
-/* An integer dtype takes the integers it has, and nothing is cut to one. */
+/* An integer dtype takes only integers in its range: others are an error, not rounded. */
 static ms_status check_element(int dtype, int64_t i, double x) {
   static const double low[] = {[MS_I32] = INT32_MIN, [MS_I64] = -0x1p63, [MS_U8] = 0};
   static const double end[] = {[MS_I32] = 0x1p31, [MS_I64] = 0x1p63, [MS_U8] = 256};
@@ -223,7 +223,9 @@ ms_status ms_tensor_read_double(const ms_tensor *t, double *data, int64_t count)
   MS_TRY_OR(end, ms_tensor_read(wide ? wide : t, host, count * (int64_t)ms_dtype_size(dtype)));
   for (int64_t i = 0; i < count; i++) {
     double x = element(host, dtype, i);
-    data[i] = isnan(x) ? NAN : x; /* the bits of any other NaN are another value to LuaJIT */
+    data[i] = isnan(x)
+                  ? NAN
+                  : x; /* LuaJIT would take the bits of another NaN for a value of another type */
   }
 end:
   ms_tensor_free(wide);

@@ -6,7 +6,7 @@
 
 #include "device.h"
 
-/* Counts what may have changed a piece of memory: what was made from it can see that it is another. */
+/* Counts the writes to a piece of memory, so that what was computed from it can tell that it is stale. */
 typedef _Atomic int64_t ms_changes;
 
 struct ms_tensor {
@@ -19,13 +19,13 @@ struct ms_tensor {
   _Atomic int refs;             /* the handle, and the views */
   void (*release)(void *owner); /* views of foreign memory: called with `owner` at the end */
   void *owner;
-  ms_changes own, *changes; /* of the memory: `own`, or the base's or the owner's */
+  ms_changes own, *changes; /* of the memory: `own`, or that of the base or owner */
 };
 
 size_t ms_dtype_size(int dtype); /* 0 for no dtype */
 const char *ms_dtype_name(int dtype);
 static inline ms_act ms_tensor_act(const ms_tensor *t) { return (ms_act){t->data, t->dtype}; }
-/* Element i of an activation on; the same place taken as another dtype; memory in f32. */
+/* An activation from element i on; the same memory as another dtype; f32 memory as an activation. */
 static inline ms_act ms_act_at(ms_act x, int64_t i) {
   return (ms_act){(char *)x.at + (size_t)i * ms_dtype_size(x.dtype), x.dtype};
 }
@@ -40,11 +40,11 @@ const char *ms_shape_text(int rank, const int64_t *shape, char *buffer);
 const char *ms_place_text(int rank, const int64_t *shape, int64_t at, char *buffer);
 
 /* A tensor over memory that `owner` keeps alive; `release(owner)` is called when it is freed.
- * `changes` counts the owner's, NULL where nobody asks. */
+ * `changes`: the owner's count of writes; NULL for one of the tensor's own. */
 ms_status ms_tensor_wrap(ms_device *dev, int dtype, int rank, const int64_t *shape, void *data,
                          ms_changes *changes, void (*release)(void *owner), void *owner,
                          ms_tensor **out);
-/* Whoever writes into a tensor says so, before; NULL is fine. */
+/* To be called before a tensor is written to; NULL does nothing. */
 void ms_tensor_change(ms_tensor *t);
 
 #endif

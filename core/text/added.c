@@ -106,7 +106,7 @@ ms_status ms_added_split(const ms_added *a, const char *text, size_t bytes, int 
     }
     size_t start = i, end = i + length;
     int flags = nodes(a)[at].flags;
-    i = end; /* also when the token is not taken: matches do not overlap */
+    i = end; /* also for a token that is rejected: matches do not overlap */
     if (!special && flags & MS_ADDED_SPECIAL) continue;
     if (flags & MS_ADDED_SINGLE_WORD && !alone(text, bytes, start, end)) continue;
     /* Spaces that the token before has taken are not taken twice. */

@@ -155,8 +155,8 @@ static int has_bytes(const ms_bpe *m, const char *text, int bytes) {
   return 1;
 }
 
-/* An unknown token waits until a known character comes (so that neighbours can fuse); bytes of a
- * character do not make it come, as in the library that writes these files. */
+/* An unknown token is added when a known character follows, so that unknown neighbours can fuse. Bytes
+ * of a character (byte_fallback) do not add it, as in the library that writes these files. */
 static ms_status read_symbols(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes) {
   int waiting = 0, n;
   w->symbol.size = 0;
@@ -258,7 +258,7 @@ static ms_status merge_many(const ms_bpe *m, ms_bpe_worker *w, int32_t n) {
   return MS_OK;
 }
 
-/* Adds the ids of a word that is not in the cache. */
+/* Adds the ids of a word without asking the cache. */
 static ms_status encode_new(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes,
                             ms_buf *ids) {
   MS_TRY(read_symbols(m, w, word, bytes));

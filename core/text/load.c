@@ -1,8 +1,7 @@
 /* load.c - from tokenizer.json to a tokenizer.
  *
- * The file is untrusted. Whatever is not understood is refused by name: a component that is passed
- * over would give other ids without a word. `truncation` and `padding` are left out on purpose:
- * they belong to the caller, who decides what is over long. */
+ * The file is untrusted. What is not understood is an error that names it: without a component the ids
+ * would be others. `truncation` and `padding` alone are ignored: the caller decides what is too long. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -140,7 +139,7 @@ static ms_status load_model(ms_tokenizer *tok, const json_t *model) {
   ms_bpe *m = &tok->bpe;
   if (!json_is_object(model)) return malformed(tok, "model", "not an object");
   const char *type = type_of(model);
-  /* Old files do not say the type; what is in them does. */
+  /* Old files do not name the type: it follows from their keys. */
   if (!*type && json_object_get(model, "merges")) type = "BPE";
   if (!*type && json_is_array(json_object_get(model, "vocab"))) type = "Unigram";
   if (strcmp(type, "BPE")) return unsupported(tok, "model", "type", type);
@@ -252,7 +251,7 @@ static ms_status load_byte_level(ms_tokenizer *tok, const json_t *v, const char 
   return new_step(tok, where, out, MS_STEP_BYTES, &s);
 }
 
-/* The replacement and the scheme, as pre-tokenizer and as decoder. Old files say add_prefix_space. */
+/* Metaspace's replacement and scheme, of a pre-tokenizer or decoder. Old files have add_prefix_space. */
 static ms_status load_scheme(ms_tokenizer *tok, const json_t *v, const char *where, ms_step *s) {
   static const char *const names[] = {"always", "first", "never"}; /* in the order of MS_SCHEME */
   const json_t *text, *scheme = json_object_get(v, "prepend_scheme");
@@ -308,7 +307,7 @@ static ms_status load_class(ms_tokenizer *tok, const json_t *v, const char *wher
   return MS_OK;
 }
 
-/* Runs of word characters and runs of other signs. Not by a pattern's \w: Oniguruma's counts
+/* Runs of word characters and runs of other signs. No pattern's \w is meant: Oniguruma's counts
  * fractions and superscripts as parts of words, and joiners not. */
 static ms_status load_whitespace(ms_tokenizer *tok, const char *where, ms_steps *out) {
   ms_step *s;
@@ -378,7 +377,7 @@ static ms_status load_decoder(ms_tokenizer *tok, const json_t *v, const char *wh
   return load_scheme(tok, v, where, s);
 }
 
-/* Text may leave a fusing step at once when only fronts are stripped behind it. */
+/* Whether a joining step may pass text on at once: all steps after it only strip the front. */
 static ms_status finish_decoder(ms_tokenizer *tok) {
   ms_steps *d = &tok->decoder;
   ms_step *s;
@@ -407,7 +406,7 @@ static ms_status place_added(ms_tokenizer *tok, const json_t *text, int normaliz
   ms_matcher *m = NULL;
   ms_room_give(&room, bytes);
   if (!normalized) return ms_added_add(&tok->added[0], p, bytes, id, flags);
-  /* They are looked for in normalized text, so they are normalized too. */
+  /* Tokens that are looked for in normalized text are normalized themselves. */
   ms_status st = ms_matcher_new(&m);
   if (st == MS_OK) st = ms_normalize(&tok->normalizer, m, p, bytes, &out, &spare, &room);
   if (st == MS_OK) st = ms_added_add(&tok->added[1], out.data, out.size, id, flags);
@@ -488,7 +487,7 @@ static ms_status add_template_ids(ms_tokenizer *tok, const json_t *tokens, const
   return MS_OK;
 }
 
-/* What stands before the text goes before what an earlier template has put there. */
+/* The ids before the text are put before those of an earlier template. */
 static ms_status load_template(ms_tokenizer *tok, const json_t *v, const char *where) {
   const json_t *single = json_object_get(v, "single"),
                *tokens = json_object_get(v, "special_tokens");
@@ -521,7 +520,7 @@ static ms_status load_processor(ms_tokenizer *tok, const json_t *v, const char *
 
 /* ---- the file ---- */
 
-/* Valid JSON of another file: which one it is, by its keys. */
+/* The kind of file that a valid JSON text is, by its keys, when it is no tokenizer.json. */
 static ms_status no_tokenizer(const ms_tokenizer *tok, const json_t *root) {
   static const char *const others[][2] = {
       {"model_type", "a model's config.json"},        {"weight_map", "an index of weights"},

@@ -1,8 +1,8 @@
 /* normalize.c - the normalizers: NFC, Prepend, Replace.
  *
- * Unicode's tables are utf8proc's (its compatibility forms know more characters than those of the
- * library that writes tokenizer.json, so NFKC would give other ids, and is not offered); the order of combining marks is sorted here by counting, since
- * the library's insertion sort takes quadratic time on long runs of marks. */
+ * Unicode's tables are utf8proc's. Its compatibility forms cover more characters than those of the
+ * library that writes tokenizer.json, so NFKC would give other ids and is not offered. Combining marks
+ * are put in order here, by counting: utf8proc's insertion sort takes quadratic time on long runs. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -53,7 +53,7 @@ static ms_status decompose(const char *text, size_t bytes, ms_buf *chars) {
   return MS_OK;
 }
 
-/* A mark that counts as none here and as one to utf8proc. */
+/* A mark for utf8proc that is none for the library that writes tokenizer.json. */
 static int is_late(int32_t c) {
   return c >= 0x300 && utf8proc_get_property(c)->combining_class && !ms_char_mark_class(c);
 }
@@ -68,7 +68,7 @@ static ms_status put_composed(int32_t *c, size_t count, ms_buf *out) {
   return MS_OK;
 }
 
-/* Late marks end the parts in which characters are composed. */
+/* NFC of a stretch: characters are composed between late marks, never across one. */
 static ms_status nfc_stretch(const char *text, size_t bytes, ms_buf *out, ms_buf *chars) {
   ms_buf marks = {0};
   MS_TRY(decompose(text, bytes, chars));

@@ -22,8 +22,8 @@ static ms_status add_span(cutter *c, size_t start, size_t end) {
   return ms_buf_add(c->out, &s, sizeof s);
 }
 
-/* One piece of the word, match or not, is joined to the one before or added, by the behaviour.
- * Pieces come in order; for MS_SPLIT_NEXT a match is open until the next piece comes. */
+/* Takes the next piece of the word, a match or what is between: the behaviour says whether it joins the
+ * piece before it. With MS_SPLIT_NEXT a match waits for the next piece and joins that. */
 static ms_status piece(cutter *c, size_t start, size_t end, int match) {
   ms_span *last = last_span(c);
   match ^= c->step->invert;
@@ -56,7 +56,7 @@ static ms_status cut_class(cutter *c, const char *text) {
   return done < c->span.end ? piece(c, done, c->span.end, 0) : MS_OK;
 }
 
-/* An empty match cuts where it is; one right behind the last match does not count. */
+/* An empty match is a place to cut, but not directly after the last match. */
 static ms_status cut_pattern(cutter *c, ms_matcher *m, const char *text) {
   const char *word = text + c->span.start;
   size_t bytes = c->span.end - c->span.start, done = 0, from = 0, start, end, last = SIZE_MAX;
@@ -128,7 +128,7 @@ static ms_status add_meta(const ms_step *s, const char *text, size_t bytes, int 
   return MS_OK;
 }
 
-/* Writes every word anew. */
+/* Rewrites every word by a step. */
 static ms_status rewrite(const ms_step *s, ms_words *w, ms_room *room) {
   size_t n = w->span.size / sizeof(ms_span);
   ms_span *span = (void *)w->span.data;

@@ -55,7 +55,7 @@ static ms_status unsupported(const reader *r, const char *what, const char *at) 
                  what, n, at);
 }
 
-/* A set given by its members, as part of a class or as a class of its own. */
+/* Adds a set, given by its members: inside a class, or as a class of its own. */
 static ms_status put_set(reader *r, const char *members, int negated) {
   if (r->in_class) return put(r, members);
   MS_TRY(put(r, negated ? "[^" : "["));
@@ -77,7 +77,7 @@ static int is_category(const char *name, size_t n) {
   return strstr(known, key) != NULL;
 }
 
-/* Members of a class: the characters of a category that are too new for PCRE2. */
+/* Adds to a class the characters of a category that PCRE2's Unicode does not have yet. */
 static ms_status put_new(reader *r, const char *name, size_t n) {
   int32_t first, last;
   const char *category;
@@ -118,7 +118,7 @@ static ms_status property(reader *r, const char *start) {
       return unsupported(r, "this property", start);
   if (r->in_class && negated) return unsupported(r, "a negated property in a class", start);
   if (is_category(name, n)) return put_category(r, name, n, negated);
-  /* Of the scripts only Han has grown in a way that texts show: extensions H and I. */
+  /* Only Han has new characters that are found in texts: its extensions H and I. */
   MS_TRY(put(r, r->in_class ? "" : negated ? "[^" : "["));
   MS_TRY(put(r, "\\p{sc:"));
   MS_TRY(ms_buf_add(&r->out, name, n));
@@ -220,7 +220,7 @@ static ms_status group(reader *r) {
   return unsupported(r, "this group", start);
 }
 
-/* {n,m}: a sign behind it means another thing in Ruby, and so does a missing n. */
+/* {n,m}. Ruby gives a sign after it, or a missing n, another meaning: both are refused. */
 static ms_status interval(reader *r) {
   const char *start = r->p, *close = memchr(r->p, '}', (size_t)(r->end - r->p));
   if (!close || start[1] == ',') return unsupported(r, "this interval", start);
@@ -255,7 +255,7 @@ static ms_status compile(ms_regex *re, const char *where, const ms_buf *pattern)
   pcre2_compile_context *context = general ? pcre2_compile_context_create(general) : NULL;
   if (context) {
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    /* In Ruby's syntax ^ and $ are always those of lines. */
+    /* In Ruby's syntax ^ and $ always match at lines. */
     re->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->size,
                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                              &code, &at, context);
@@ -272,7 +272,7 @@ static ms_status compile(ms_regex *re, const char *where, const ms_buf *pattern)
   code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE);
   if (code == PCRE2_ERROR_NOMEMORY)
     return MS_FAIL(MS_ENOMEM, "%s: no memory to compile a regular expression", where);
-  re->jit = code == 0; /* where it is not built: slower without, not wrong */
+  re->jit = code == 0; /* without PCRE2's compiler matching is slower */
   return MS_OK;
 }
 

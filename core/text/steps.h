@@ -23,7 +23,7 @@ enum {
   MS_STEP_DECODE_FUSE,
   MS_STEP_DECODE_STRIP,
   MS_STEP_DECODE_META,
-  MS_STEP_DECODE_JOIN, /* no decoder: tokens with spaces between */
+  MS_STEP_DECODE_JOIN, /* for a file without a decoder: spaces between tokens */
 };
 enum { MS_SPLIT_REMOVED, MS_SPLIT_ISOLATED, MS_SPLIT_PREVIOUS, MS_SPLIT_NEXT, MS_SPLIT_CONTIGUOUS };
 enum { MS_SCHEME_ALWAYS, MS_SCHEME_FIRST, MS_SCHEME_NEVER };
@@ -35,7 +35,7 @@ typedef struct ms_step {
   char *literal;
   int (*is_in)(int32_t); /* single characters of a class */
   size_t literal_bytes;
-  char *text; /* what the kind says; owned */
+  char *text; /* meaning depends on the kind; owned */
   size_t text_bytes;
   int32_t strip; /* the character that DECODE_STRIP takes away */
   int32_t strip_start, strip_stop;
@@ -52,12 +52,12 @@ void ms_steps_free(ms_steps *s);
 /* The next match of a pattern at or after `from`; regular expressions and literals only. */
 ms_status ms_step_find(const ms_step *s, ms_matcher *m, const char *text, size_t bytes, size_t from,
                        size_t *start, size_t *end, int *found);
-/* What all steps together may still make of a text: a chain in a file of some lines could make
- * gigabytes of a word. */
+/* How many bytes all steps together may still make of a text: without a limit a file of a few lines
+ * could make gigabytes of a word. */
 typedef struct ms_room {
   size_t left, text; /* text: the bytes that were given */
 } ms_room;
-/* 64 KiB for the whole, and 64 bytes for each of the text's. */
+/* For `bytes` more of a text: 64 bytes of room for each, and 64 KiB for the whole text. */
 void ms_room_give(ms_room *room, size_t bytes);
 ms_status ms_room_take(ms_room *room, size_t bytes);
 

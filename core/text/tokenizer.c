@@ -93,7 +93,7 @@ static ms_status borrow(ms_tokenizer *tok, ms_worker **out) {
 }
 
 static void give_back(ms_tokenizer *tok, ms_worker *w) {
-  enum { KEEP = 64 << 20 }; /* one huge text should not be paid for ever after */
+  enum { KEEP = 64 << 20 }; /* a worker that one huge text made larger is not kept */
   if (w->words.text.room + w->words.span.room + w->normal.room + w->ids.room > KEEP) {
     free_worker(w);
     return;

@@ -73,7 +73,7 @@ static const range LATE_MARKS[] = {
     {0x1E4EC, 0x1E4EF, ""},
 };
 
-/* Punctuation that Unicode 8 did not have, or did not call so. */
+/* Punctuation now that was none in Unicode 8. */
 static const range NO_PUNCTUATION[] = {
     {0x61D, 0x61D, ""},     {0x9FD, 0x9FD, ""},     {0xA76, 0xA76, ""},     {0xC77, 0xC77, ""},
     {0xC84, 0xC84, ""},     {0x1B4E, 0x1B4F, ""},   {0x1B7D, 0x1B7F, ""},   {0x2E43, 0x2E4F, ""},
@@ -127,13 +127,13 @@ int ms_char_is_numeric(int32_t c) {
 
 int ms_char_is_punctuation(int32_t c) {
   if (c < 0x80) return c > ' ' && c < 0x7F && category(c)[0] != 'L' && category(c)[0] != 'N';
-  if (c == 0x166D || c == 0x111C9) return 1; /* punctuation then, other things now */
+  if (c == 0x166D || c == 0x111C9) return 1; /* punctuation in Unicode 8, but not now */
   return category(c)[0] == 'P' && !LOOKUP(NO_PUNCTUATION, c);
 }
 
 int ms_char_is_word(int32_t c) {
   const char *k = category(c);
-  /* The letters in circles and squares are symbols that count as alphabetic. */
+  /* Letters in circles and squares are symbols, but alphabetic ones. */
   int circled = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
                 (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
   return *k == 'L' || *k == 'M' || !strcmp(k, "Nd") || !strcmp(k, "Nl") || !strcmp(k, "Pc") ||

@@ -1,5 +1,5 @@
 /* unicode.h - the character classes that tokenizers name, as the library that writes their files
- * sees them (its parts stand on different versions of Unicode). */
+ * classifies them; its parts use different versions of Unicode. */
 #ifndef MS_UNICODE_H
 #define MS_UNICODE_H
 #include <stdint.h>
@@ -11,8 +11,8 @@ int ms_char_is_word(int32_t c);        /* Alphabetic, M*, Nd, Pc, joiners */
 /* The class by which marks are ordered in normal forms: 0 for marks younger than Unicode 9. */
 int ms_char_mark_class(int32_t c);
 
-/* Characters assigned after Unicode 14, which PCRE2 and utf8proc may not know yet, up to Unicode
- * 16: range `i` of the list, its category of two letters in *category; 0 behind the end. */
+/* Range `i` of the characters that Unicode 15 and 16 added, which PCRE2 and utf8proc may not know yet,
+ * and its category of two letters; 0 after the last. */
 int ms_unicode_new(int i, int32_t *first, int32_t *last, const char **category);
 
 #endif

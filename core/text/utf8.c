@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The second byte decides over overlong forms, surrogates and what lies above U+10FFFF. */
+/* The second byte excludes overlong forms, surrogates and what is above U+10FFFF. */
 static int second_ok(unsigned lead, unsigned b) {
   unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;

@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What stands at p, of n >= 1 bytes: > 0 the length of a whole character; 0 when all n bytes begin
- * one and more are needed; < 0 minus the length of the part that cannot begin one (the unit that
- * one replacement character stands for). */
+/* Looks at the n >= 1 bytes at p. Above 0: the length of the character there. 0: all n bytes are the
+ * beginning of a character. Below 0: minus the length of what cannot be part of one, which one
+ * replacement character stands for. */
 int ms_utf8_scan(const char *p, size_t n);
 /* The offset of the first byte that is not UTF-8, or -1. */
 int64_t ms_utf8_check(const char *text, size_t bytes);

@@ -6,7 +6,7 @@
 
 #include "buf.h"
 
-enum { MS_VOCAB_MOST = 1 << 24 }; /* ids above are taken for a damaged file */
+enum { MS_VOCAB_MOST = 1 << 24 }; /* a file with an id above this is damaged */
 
 /* Zeroed is empty and valid. An id may be taken once, a text may stand for one id. */
 typedef struct ms_vocab {
@@ -22,7 +22,7 @@ typedef struct ms_vocab_entry {
 } ms_vocab_entry;
 
 enum { MS_VOCAB_ADDED = 1, MS_VOCAB_ID_TAKEN, MS_VOCAB_TEXT_TAKEN };
-/* *what says which of the three it was; only the first changes anything. */
+/* *what: which of the three it was; only the first changes the vocabulary. */
 ms_status ms_vocab_add(ms_vocab *v, const char *text, size_t bytes, int32_t id, int *what);
 int32_t ms_vocab_id(const ms_vocab *v, const char *text, size_t bytes); /* -1: none */
 /* NULL when unused; lives as long as nothing is added. */
