@@ -612,6 +612,25 @@ describe('a step', function()
     return ms.run.open(all, { student = student, data = data, quiet = true, schedules = schedules }), student
   end
 
+  it('says why it cannot go on from a folder that is named', function()
+    ms.scope(function(own)
+      local path = tools.folder()
+      local function refused(words, name)
+        tools.fails(words, open, own, recipe.data(20), nil, { resume = path .. name })
+      end
+      refused('/nothing', '/nothing')
+      local student = own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' }))
+      own(ms.optimizer.new(student)):write(path .. '/mine', student, '{"a":1}')
+      refused('/mine: not the checkpoint of a run', '/mine')
+      local config = {}
+      for key, value in pairs(recipe.config) do config[key] = value end
+      config.intermediate_size = 8
+      local other = own(ms.model.create(config, 1, { train = true, dtype = 'f32' }))
+      own(ms.optimizer.new(other)):write(path .. '/other', other, '{"run":{"step":1}}')
+      refused({ path .. '/other', 'it may be of another student than this one: resume=false begins anew' }, '/other')
+    end)
+  end)
+
   it('resumes with a group of settings where there was none, or a single value', function()
     ms.scope(function(own)
       local cfg = { output = tools.folder() }

@@ -139,6 +139,22 @@ describe('validation', function()
     end)
   end)
 
+  it('that is not finite is told and not kept', function()
+    ms.scope(function(own)
+      local run, student = open(own)
+      local data, made = counted(recipe.data(7))
+      assert.is_true(run:validate({ data = data }).loss > 0 and made() > 0)
+      write(student, function() return 0 / 0 end)
+      for _ = 1, 2 do
+        local loss = run:validate({ data = data }).loss
+        assert.is_true(loss - loss ~= 0)
+        assert.is_true(made() > 0)
+        assert.is_nil(run.state.validation) -- a checkpoint holds finite numbers
+      end
+      run:close()
+    end)
+  end)
+
   it('of nothing is an error, and of a part is that part', function()
     ms.scope(function(own)
       local run = open(own)
@@ -146,6 +162,7 @@ describe('validation', function()
       local batch = data.batch
       data.paths = { 'a.jsonl', 'b.jsonl' }
       function data:batch() return ms.batch { { tokens = { 1, 2, 3, 4 } } } end -- luacheck: ignore 212
+      assert.is_nil(run:validate {}) -- a recipe without validation data
       refused('run:validate: a.jsonl, b.jsonl has nothing to measure', run.validate, run, { data = data })
       refused('nothing to measure', run.validate, run, { data = data, teacher = teacher })
       assert.is_nil(run.state.validation)
@@ -161,7 +178,9 @@ describe('validation', function()
       assert.is_nil(entry.loss)
       data.batch = batch
       function data:fingerprint() return 'other' end -- luacheck: ignore 212
-      assert.is_true(run:validate({ data = data }).loss > 0)
+      local whole = run:validate { data = data, teacher = teacher }
+      assert.equal(('validation after step 0: loss %.4f, top-1 %.1f %%, KL to the teacher %.4f, agreement with the '
+        .. 'teacher %.1f %%'):format(whole.loss, 100 * whole.agree, whole.kl, 100 * whole.kl_agree), lines[#lines])
       run:close()
     end)
   end)
