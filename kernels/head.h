@@ -18,6 +18,8 @@
 #define MS_KERNELS_HEAD_H
 #include <stdint.h>
 
+#include "ops.h"
+
 /* The k largest of logits[r, 0..vocab), largest first, ties by lower id; log_p is their
  * log-softmax over the vocab at temperature 1/inv_t, log_rest the log of what is left (-inf for
  * nothing). Overwrites the logits. */
@@ -96,7 +98,7 @@ typedef struct ms_head_term {
 typedef struct ms_head_args {
   double *total;          /* [terms, MS_HEAD_TOTALS]: added to, row by row */
   ms_head_record *record; /* [rows, terms], scratch */
-  float *logits; /* [rows, vocab]: of the head's product; becomes the gradient when `gradient` */
+  ms_act logits; /* [rows, vocab]: of the head's product; becomes the gradient when `gradient` */
   const int32_t *label; /* [rows]; NULL without CE */
   int64_t rows, vocab;
   float scale, soft_cap; /* of the student's head; the gradient passes through both */

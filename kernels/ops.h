@@ -34,7 +34,7 @@ typedef struct ms_precision {
   int stream;    /* the residual stream, and what norms give */
   int product;   /* inputs and outputs of matrix products inside a layer */
   int attention; /* queries, keys, values and what attention gives; caches of keys and values */
-  int logits;    /* of the head */
+  int logits;    /* the student's in the head, and their gradient; a teacher's are f32 */
 } ms_precision;
 
 /* What core gives a backend: how it reports errors and says things. A backend in a shared object of its

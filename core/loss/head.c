@@ -188,14 +188,14 @@ static ms_status loss_pass(ms_head_work *w, const chunk *part) {
 static ms_status run_chunk(ms_head_work *w, const chunk *part) {
   const ms_head_call *c = w->call;
   const ms_head_weights *h = &c->head;
-  ms_act x = ms_act_at(c->hidden, part->first * h->width), logits = ms_act_f32(w->logits);
-  MS_TRY(MS_OP(c->dev, linear, logits, x, h->w, h->dtype, part->n, h->width, h->vocab, 0));
+  ms_act x = ms_act_at(c->hidden, part->first * h->width);
+  MS_TRY(MS_OP(c->dev, linear, w->logits, x, h->w, h->dtype, part->n, h->width, h->vocab, 0));
   MS_TRY(loss_pass(w, part));
   if (!c->d_hidden.at) return MS_OK;
-  MS_TRY(MS_OP(c->dev, linear_dx, ms_act_at(c->d_hidden, part->first * h->width), logits, h->w,
+  MS_TRY(MS_OP(c->dev, linear_dx, ms_act_at(c->d_hidden, part->first * h->width), w->logits, h->w,
                h->dtype, part->n, h->width, h->vocab, 0));
   if (!c->d_head) return MS_OK;
-  return MS_OP(c->dev, linear_dw, c->d_head, logits, x, part->n, h->width, h->vocab, 1);
+  return MS_OP(c->dev, linear_dw, c->d_head, w->logits, x, part->n, h->width, h->vocab, 1);
 }
 
 static ms_status run_chunks(ms_head_work *w) {

@@ -26,7 +26,7 @@ typedef struct ms_head_work {
   float *weight[2];
   double *total;
   /* on the device, for a chunk */
-  float *logits;
+  ms_act logits;
   ms_head_record *record;
   /* host */
   int fulls;

@@ -39,7 +39,8 @@ static size_t lay_device(ms_head_work *w, char *base, int64_t size) {
   }
   w->total = cut(base, &u, terms * MS_HEAD_TOTALS * sizeof *w->total);
   w->record = cut(base, &u, n * terms * sizeof *w->record);
-  w->logits = cut(base, &u, n * (size_t)c->head.vocab * sizeof *w->logits);
+  w->logits.dtype = c->dev->ops->precision.logits;
+  w->logits.at = cut(base, &u, ms_act_bytes(w->logits, size * c->head.vocab));
   for (int i = 0; i < w->fulls; i++) {
     ms_head_full *f = &w->full[i];
     const ms_head_weights *h = &f->target->head;

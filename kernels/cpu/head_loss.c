@@ -25,7 +25,7 @@ static void sparse_terms(const head_plan *p, head_scratch *w, int64_t r, float l
 
 static void head_row(const head_plan *p, head_scratch *w, int64_t r) {
   const ms_head_args *a = p->args;
-  float *z = a->logits + r * a->vocab;
+  float *z = f32(a->logits) + r * a->vocab;
   ms_head_record *record = a->record + r * a->terms;
   int first = 1;
   memset(record, 0, (size_t)a->terms * sizeof *record);
@@ -84,6 +84,7 @@ ms_status MS_KERNEL(head_loss)(ms_stream *s, const ms_head_args *args) {
   char *room;
   size_t each;
   int threads = omp_get_max_threads();
+  MS_TAKES_F32("head_loss", args->logits);
   if (threads > args->rows) threads = (int)args->rows;
   MS_TRY(make_room(&p, args, threads, &room, &each));
 #pragma omp parallel num_threads(threads)

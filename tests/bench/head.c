@@ -119,7 +119,7 @@ static void bench_load(const ms_ops *ops, const load *l, float *z, const float *
   ms_head_source source = {y, VOCAB, 1, 0, row, 0};
   ms_head_args a = {.total = total,
                     .record = record,
-                    .logits = z,
+                    .logits = ms_act_f32(z),
                     .label = label,
                     .rows = ROWS,
                     .vocab = VOCAB,
