@@ -217,15 +217,6 @@ local declared = setmetatable({}, { __mode = 'k' }) -- by table: keys that a rec
 --- @param keys table<string, boolean>
 function M.declare(t, keys) declared[t] = keys end
 
-local function check_known(what, schema, given)
-  local own = type(given) == 'table' and declared[given]
-  if not own then return options.known(what, schema, given) end
-  for key in sorted.pairs(given) do
-    if not own[key] then options.known(what, schema, { [key] = true }) end
-  end
-  return given
-end
-
 --- An error unless `given` has options of the schema alone, each of its kind. Inner tables are
 --- those of inner schemas.
 --- @param what string what errors begin with
@@ -235,7 +226,9 @@ end
 function M.check(what, schema, given, prefix)
   if given == nil then return end
   prefix = prefix or ''
-  given = check_known(prefix == '' and what or what .. ': ' .. prefix:sub(1, -2), schema, given)
+  local place = prefix == '' and what or what .. ': ' .. prefix:sub(1, -2)
+  if type(given) ~= 'table' then options.known(place, schema, given) end
+  local own = declared[given]
   for key, value in sorted.pairs(given) do
     local option = schema[key]
     if M.is_schema(option) then
@@ -243,6 +236,8 @@ function M.check(what, schema, given, prefix)
     elseif option then
       local why = M.refused(prefix .. key, option, value)
       if why then fail('%s: %s', what, why) end
+    elseif not (own and own[key]) then
+      options.known(place, schema, { [key] = true })
     end
   end
 end

@@ -131,17 +131,21 @@ local function pack(segments)
   return batch.new(out[0])
 end
 
---- Prompts with their answers, such as `generate` gives: the answers' tokens are supervised.
+--- `ms.batch(prompts, answers, weights)`: prompts with their answers, such as `generate` gives. The
+--- answers' tokens are supervised.
 --- @param prompts integer[][]
 --- @param answers integer[][]
---- @param weights? number[] of each sample; default 1
+--- @param weights? number[] of each sample; 1 where they are left out
 --- @return ms_batch
-function M.from(prompts, answers, weights)
+function M.from(prompts, answers, ...)
+  local weights = ...
   check.table('batch', 'prompts', prompts)
   check.table('batch', 'answers', answers)
-  if weights ~= nil then check.table('batch', 'weights', weights) end
   if #prompts ~= #answers then
     fail('batch: %d prompts and %d answers', #prompts, #answers)
+  end
+  if select('#', ...) > 0 and #check.table('batch', 'weights', weights) ~= #prompts then
+    fail('batch: %d prompts and %d weights', #prompts, #weights)
   end
   local segments = {}
   for i, prompt in ipairs(prompts) do
