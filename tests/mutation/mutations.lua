@@ -680,7 +680,7 @@ return {
   { name = 'values of options go unchecked', file = 'lua/moonstill/base/schema.lua',
     specs = { 'schema' }, old = "if why then fail('%s: %s', what, why) end", new = '' },
   { name = 'any key of a configuration passes for the recipe\'s', file = 'lua/moonstill/base/schema.lua',
-    specs = { 'schema' }, old = 'if not own[key] then', new = 'if false then' },
+    specs = { 'schema' }, old = 'elseif not (own and own[key]) then', new = 'elseif not own then' },
   { name = 'a slip in a recipe\'s section is a key of its own', file = 'lua/moonstill/base/schema.lua',
     specs = { 'schema' }, old = 'if schema[key] or M.is_option(own) then', new = 'if true then' },
   { name = 'a recipe\'s default takes the bounds away', file = 'lua/moonstill/base/schema.lua',
