@@ -17,7 +17,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 3, MS_MAX_RANK = 8 };
+enum { MS_ABI = 4, MS_MAX_RANK = 8 };
 typedef int ms_status; /* int, so that Lua sees a number and not a boxed enum */
 enum {
   MS_OK = 0,
