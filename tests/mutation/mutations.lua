@@ -190,6 +190,8 @@ return {
     old = 'if (need <= rope->positions || !half)', new = 'if (rope->positions || !half)' },
   { name = 'passes share what is alive', file = 'core/model/activations.c', specs = { 'passes.c' },
     old = 'if (a->busy) continue;', new = '' },
+  { name = 'a token takes memory', file = 'core/model/activations.c', specs = { 'generate' },
+    old = 'if (bytes <= a->bytes) return MS_OK;', new = 'if (bytes < 1) return MS_OK;' },
   { name = 'activations are not given back', file = 'core/model/activations.c',
     specs = { 'passes.c', 'generate' }, old = 'if (pass->act) pass->act->busy = 0;', new = '' },
   { name = 'the largest activations go to the smallest pass', file = 'core/model/activations.c',

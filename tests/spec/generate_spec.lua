@@ -140,6 +140,23 @@ describe('generation', function()
     model:free()
   end)
 
+  it('asks for no memory at a token', function()
+    for _, family in ipairs { 'llama', 'gemma2' } do
+      local ref = read(family)
+      local model = ms.model.open(ref.folder)
+      local generator = ms.generate.open(model, { models.ids(5, 1, ref.vocab), models.ids(3, 2, ref.vocab) },
+        { max_new = 20, stop = {} })
+      local token = generator:next(generator:next()) -- that of the prompts, and a first step
+      for _ = 1, 10 do
+        C.ms_test_fail_alloc(1000)
+        token = generator:next(token)
+        assert.equal(1000, tonumber(C.ms_test_fail_alloc(0)), family)
+      end
+      generator:free()
+      model:free()
+    end
+  end)
+
   it('frees its cache, also when it is abandoned and the model freed first', function()
     local ref = read 'llama'
     collectgarbage()
