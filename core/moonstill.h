@@ -1,7 +1,7 @@
 /* moonstill.h - everything Lua may call.
  *
- * The part between the cdef marks is compiled into the library as text and handed to LuaJIT at
- * load time, so there is no second copy to keep in step. It keeps to what the FFI parses and the
+ * The part between the cdef marks, with that of base/types.h before it, is compiled into the library as
+ * text and handed to LuaJIT at load time, so there is no second copy to keep in step. It keeps to what the FFI parses and the
  * JIT compiles: opaque structs, plain option structs behind pointers, enums, sized integers,
  * doubles; no macros, structs by value or callbacks.
  *
@@ -14,21 +14,13 @@
 #define MS_H
 #include <stdint.h>
 
+#include "base/types.h" /* status codes, dtypes */
+
 #pragma GCC visibility push(default)
 
 /* cdef begin */
 enum { MS_ABI = 4, MS_MAX_RANK = 8 };
-typedef int ms_status; /* int, so that Lua sees a number and not a boxed enum */
-enum {
-  MS_OK = 0,
-  MS_EINVAL = -1,       /* a wrong call: shape, type, order, value */
-  MS_ENOMEM = -2,       /* host or device memory */
-  MS_EIO = -3,          /* files: missing, unreadable, malformed, disk full */
-  MS_EUNSUPPORTED = -4, /* understood, but not built: names what is missing */
-  MS_EDEVICE = -5,      /* a device or a library above it */
-  MS_EGROUP = -6        /* another rank, or the library that reaches it */
-};
-enum { MS_F32 = 0, MS_BF16 = 1, MS_F16 = 2, MS_I32 = 3, MS_I64 = 4, MS_U8 = 5 }; /* dtypes */
+
 
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
@@ -353,7 +345,6 @@ ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, 
 /* ---- teacher targets and losses ---- */
 
 enum { MS_TARGET_TOPK = 0, MS_TARGET_HIDDEN = 1, MS_TARGET_LOGITS = 2 };
-enum { MS_TAIL_BUCKET = 0, MS_TAIL_RENORMALIZE = 1 };
 /* What to ask of a teacher. temperature: T of the objective; NaN: not given, which is 1 for topk
  * and the term's for the others. teacher_temperature: Tt, which divides the teacher's logits once
  * more. on: which positions. vocab: V_s, the number of shared ids; 0 for the teacher's width.
@@ -386,7 +377,6 @@ ms_status ms_target_info(const ms_target *target, char **json);
 ms_status ms_target_read(const ms_target *target, int32_t *id, float *log_p, float *log_rest);
 void ms_target_free(ms_target *target);
 
-enum { MS_TERM_CE = 0, MS_TERM_KD = 1 };
 /* What there is to know of an objective but its formula. Its number is ms_term's `objective`. */
 typedef struct ms_objective {
   const char *name;

@@ -8,6 +8,7 @@
 #include <yaml.h>
 
 #include "base/memory.h"
+#include "moonstill.h"
 
 ms_status ms_version(int libraries, char **text) {
   if (!libraries) return ms_text_format(text, "moonstill %s", MS_VERSION);

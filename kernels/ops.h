@@ -1,5 +1,7 @@
 /* ops.h - what a backend can do, one line per operation.
  *
+ * Kernels include kernels/ and core/base, and nothing else of core.
+ *
  * Pointers live on the device of the stream, except those called host. Shapes and the limits below
  * are checked by core; kernels trust them. An entry a backend lacks is NULL, and calling it is
  * MS_EUNSUPPORTED, never a fallback.

@@ -10,6 +10,7 @@
 #include <yaml.h>
 
 #include "json.h"
+#include "../moonstill.h"
 #include "memory.h"
 
 enum { YAML_MAX_BYTES = 16 << 20, YAML_MAX_DEPTH = 100, YAML_MAX_NODES = 1 << 20 };

@@ -1,5 +1,6 @@
 /* error.c - the last failure of each thread, and the ABI number. */
 #include "error.h"
+#include "../moonstill.h"
 
 #include <stdarg.h>
 #include <stdio.h>

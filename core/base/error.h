@@ -2,10 +2,10 @@
  *
  * A call that can fail returns ms_status and leaves one message for its thread. The message is
  * written where the fact is known, names the operation and all numbers involved, and is passed on
- * unchanged. This header and its status codes are all that kernels may take from core. */
+ * unchanged. */
 #ifndef MS_ERROR_H
 #define MS_ERROR_H
-#include "../moonstill.h"
+#include "types.h"
 
 ms_status ms_fail_at(ms_status status, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "../moonstill.h"
 #include "memory.h"
 #include "work.h"
 

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../moonstill.h"
 #include "memory.h"
 
 enum { HEAD = 512 };

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "guess.h"
+#include "../moonstill.h"
 #include "json.h"
 #include "memory.h"
 

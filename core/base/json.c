@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../moonstill.h"
 #include "file.h"
 #include "guess.h"
 #include "memory.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../moonstill.h"
 #include "error.h"
 
 static int least(void) {

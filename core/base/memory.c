@@ -1,5 +1,6 @@
 /* memory.c - host allocations: counted, aligned, failing on demand. */
 #include "memory.h"
+#include "../moonstill.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "../moonstill.h"
 #include "error.h"
 
 static inline void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1) {

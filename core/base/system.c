@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "../moonstill.h"
 #include "system.h"
 
 double ms_clock(void) {

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../moonstill.h"
 #include "../base/file.h"
 #include "../base/log.h"
 #include "../base/memory.h"

@@ -4,6 +4,7 @@
  * exists as a whole. Rows are the positions on which at least one term has weight. */
 #ifndef MS_HEAD_H
 #define MS_HEAD_H
+#include "../moonstill.h"
 #include "target.h"
 
 enum { MS_HEAD_BUDGET = 128 << 20 }; /* bytes, when none are given */

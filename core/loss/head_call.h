@@ -1,6 +1,7 @@
 /* head_call.h - a call of the fused head while it runs, for the files of core/loss. */
 #ifndef MS_HEAD_CALL_H
 #define MS_HEAD_CALL_H
+#include "../moonstill.h"
 #include "../../kernels/head.h"
 #include "head.h"
 

@@ -1,6 +1,7 @@
 /* objective.h - the objectives' records (ms_objective in moonstill.h) and what follows from them. */
 #ifndef MS_OBJECTIVE_H
 #define MS_OBJECTIVE_H
+#include "../moonstill.h"
 #include "../../kernels/objective.h"
 #include "../base/error.h"
 

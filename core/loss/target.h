@@ -9,6 +9,7 @@
  * 2^-17 (s / T)^2 = 8e-6 (s / T)^2 in each row. */
 #ifndef MS_TARGET_H
 #define MS_TARGET_H
+#include "../moonstill.h"
 #include "workspace.h"
 
 /* Where logits come from: a final hidden state and a head. Everything a family may do between the

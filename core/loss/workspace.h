@@ -1,6 +1,7 @@
 /* workspace.h - memory of the fused head between calls. */
 #ifndef MS_HEAD_WORKSPACE_H
 #define MS_HEAD_WORKSPACE_H
+#include "../moonstill.h"
 #include "../tensor/tensor.h"
 
 /* Memory that calls in succession share: grows to what was needed, undefined between them. Not for two

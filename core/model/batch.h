@@ -1,6 +1,7 @@
 /* batch.h - one flat run of tokens, cut into segments, with the weights of predicting positions. */
 #ifndef MS_BATCH_H
 #define MS_BATCH_H
+#include "../moonstill.h"
 #include "../base/error.h"
 
 struct ms_batch {

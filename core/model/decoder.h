@@ -5,6 +5,7 @@
  * in a file of its own: what memory it needs, its forward and its backward pass. */
 #ifndef MS_DECODER_H
 #define MS_DECODER_H
+#include "../moonstill.h"
 #include "../loss/head.h"
 #include "model.h"
 

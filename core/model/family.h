@@ -4,6 +4,7 @@
 #define MS_FAMILY_H
 #include <stddef.h>
 
+#include "../moonstill.h"
 #include "model.h"
 
 /* Sizes that shapes are made of. */

@@ -2,6 +2,7 @@
  * and save.c. */
 #ifndef MS_LAYOUT_H
 #define MS_LAYOUT_H
+#include "../moonstill.h"
 #include "model.h"
 
 #define MS_EMBED_NAME "model.embed_tokens.weight"

@@ -9,6 +9,7 @@
 #define MS_MODEL_H
 #include <jansson.h>
 
+#include "../moonstill.h"
 #include "../loss/head.h"
 #include "../tensor/tensor.h"
 

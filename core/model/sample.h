@@ -3,6 +3,7 @@
 #define MS_SAMPLE_H
 #include <stddef.h>
 
+#include "../moonstill.h"
 #include "../base/error.h"
 
 /* An id of row `row` at its `step`-th token. The largest logit at temperature 0 (the lowest id

@@ -3,6 +3,7 @@
 #define MS_DEVICE_H
 #include <stdatomic.h>
 
+#include "../moonstill.h"
 #include "../../kernels/ops.h"
 
 struct ms_device {

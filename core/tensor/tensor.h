@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "../moonstill.h"
 #include "device.h"
 
 /* Counts the writes to a piece of memory, so that what was computed from it can tell that it is stale. */

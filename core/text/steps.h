@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../moonstill.h"
 #include "buf.h"
 #include "regex.h"
 

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "../moonstill.h"
 #include "added.h"
 #include "bpe.h"
 #include "steps.h"

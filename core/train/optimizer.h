@@ -4,6 +4,7 @@
  * gradient is at g are at the same distance from the beginning of `first` and `second`. */
 #ifndef MS_OPTIMIZER_H
 #define MS_OPTIMIZER_H
+#include "../moonstill.h"
 #include "../group/group.h"
 #include "../model/model.h"
 

@@ -1,7 +1,6 @@
 /* not_finite.c - the first NaN or infinity among weights, found while they are read once. */
 #include <stdint.h>
 
-#include "../../core/moonstill.h"
 #include "cpu.h"
 
 /* Blocks of this many elements are looked at as a whole; the place is looked for in one that has one. */

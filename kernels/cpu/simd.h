@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../../core/moonstill.h"
+#include "../../core/base/types.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>

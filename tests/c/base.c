@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/moonstill.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json.h"

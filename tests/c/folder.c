@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/moonstill.h"
 #include "core/base/error.h"
 #include "core/base/memory.h"
 #include "core/io/folder.h"

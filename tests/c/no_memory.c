@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/moonstill.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "tests/support/test.h"

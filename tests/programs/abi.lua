@@ -1,7 +1,7 @@
 --- Writes a C program that prints how the compiler sees core/moonstill.h: the size of every struct,
 --- offset and size of each of its fields, every constant. tests/spec/abi_spec.lua compares that with
---- what LuaJIT's FFI made of the same text. Run by CMake: abi.lua HEADER OUTPUT
-local header, output = arg[1], arg[2]
+--- what LuaJIT's FFI made of the same text. Run by CMake: abi.lua OUTPUT HEADER...
+local output = table.remove(arg, 1)
 
 local function read(path)
   local file = assert(io.open(path))
@@ -10,8 +10,10 @@ local function read(path)
   return text
 end
 
-local text = read(header)
-text = assert(text:match '/%* cdef begin %*/(.-)/%* cdef end %*/', 'no cdef marks')
+local text = ''
+for _, header in ipairs(arg) do
+  text = text .. assert(read(header):match '/%* cdef begin %*/(.-)/%* cdef end %*/', 'no cdef marks')
+end
 text = text:gsub('/%*.-%*/', ' ')
 
 local lines = {}
