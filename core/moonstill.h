@@ -21,7 +21,6 @@
 /* cdef begin */
 enum { MS_ABI = 4, MS_MAX_RANK = 8 };
 
-
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
 typedef struct ms_doc ms_doc;
