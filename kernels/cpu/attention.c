@@ -123,8 +123,8 @@ static void forward_tile(const forward_call *f, forward_scratch *s, int64_t star
 static ms_status forward_share(const forward_call *f, const int32_t *segment_start) {
   const ms_attention_shape *a = f->shape;
   void *scratch;
-  ms_status st = ms_alloc_undefined(sizeof(forward_scratch) + (size_t)(3 * a->head_dim * TILE) * 4,
-                                    "attention", &scratch);
+  ms_status st = ms_scratch(sizeof(forward_scratch) + (size_t)(3 * a->head_dim * TILE) * 4,
+                            "attention", &scratch);
   for (int64_t g = 0; g < a->segments; g++) {
     int64_t start = segment_start[g], end = segment_start[g + 1];
     int64_t tiles = (end - start + TILE - 1) / TILE;
@@ -136,7 +136,6 @@ static ms_status forward_share(const forward_call *f, const int32_t *segment_sta
           forward_tile(f, scratch, start, t, end - t < TILE ? (int)(end - t) : TILE, h);
       }
   }
-  ms_free(scratch);
   return st;
 }
 

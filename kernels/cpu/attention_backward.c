@@ -34,7 +34,7 @@ static ms_status new_tile(int dim, backward_tile **out) {
   size_t part = (size_t)(padded(dim) * TILE);
   void *p;
   *out = NULL;
-  MS_TRY(ms_alloc_undefined(sizeof(backward_tile) + 6 * part * 4, "attention backward", &p));
+  MS_TRY(ms_scratch(sizeof(backward_tile) + 6 * part * 4, "attention backward", &p));
   backward_tile *b = p;
   b->q = b->array;
   b->dy = b->q + part;
@@ -231,7 +231,6 @@ ms_status MS_KERNEL(attention_backward)(ms_stream *s, ms_act dq, ms_act dk, ms_a
       many_tasks(&f, b, segment_start);
     else
       few_tasks(&f, b, segment_start);
-    ms_free(b);
   }
   return failed ? MS_FAIL(MS_ENOMEM, "attention: no memory for a thread's scratch") : MS_OK;
 }
