@@ -190,8 +190,7 @@ ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms
 }
 
 ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x,
-                              const ms_tensor *rstd, const ms_tensor *w, int add,
-                              double offset) {
+                              const ms_tensor *rstd, const ms_tensor *w, int add, double offset) {
   ms_tensor_change(dx);
   ms_tensor_change(dw);
   const char *op = "rmsnorm_backward";

@@ -2,7 +2,7 @@
 --- makes the copy and calls this.
 
 local tree = table.remove(arg, 1)
-local TIMEOUT = 60 -- seconds a spec may take before it counts as hanging, which is caught
+local TIMEOUT = 240 -- seconds a spec may take before it counts as hanging, which is caught
 
 local function read(path)
   local file = assert(io.open(path, 'rb'))
