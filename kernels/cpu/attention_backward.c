@@ -53,13 +53,17 @@ static const float *whole_rows(float *copy, const float *x, int64_t x_row, int r
   return copy;
 }
 
-static float row_dot(const float *a, const float *b, int n) {
-  vf sum = {};
-  for (int i = 0; i < n; i += VF_LANES) {
-    int m = n - i < VF_LANES ? n - i : VF_LANES;
-    sum = vf_fma(vf_load_n(a + i, m), vf_load_n(b + i, m), sum);
+/* delta[query] = sum over c of y dy, in the order in which multiply_tile sums dy v. Where one key has
+ * all of a query's weight, y is its value, and ds is exactly 0 and not the difference of two orders. */
+static void dot_queries(float *delta, const float *y, const float *dy, int dim, int wide) {
+  for (int c = 0; c < wide; c++) {
+    vf sum = vf_set(0);
+    for (int i = 0; i < dim; i++) {
+      int64_t at = i * TILE + c * VF_LANES;
+      sum = vf_fma(vf_load(y + at), vf_load(dy + at), sum);
+    }
+    vf_store(delta + c * VF_LANES, sum);
   }
-  return vf_sum(sum);
 }
 
 static void load_queries(const backward_call *f, backward_tile *b, int64_t t, int rows, int head) {
@@ -72,11 +76,11 @@ static void load_queries(const backward_call *f, backward_tile *b, int64_t t, in
   b->q_rows = whole_rows(b->q_copy, f->q + at, row, rows, dim);
   b->dy_rows = whole_rows(b->dy_copy, f->dy + at, row, rows, dim);
   b->rows_apart = dim % VF_LANES == 0 ? row : padded(dim);
-  for (int i = 0; i < rows; i++) {
-    b->lse[i] = f->lse[(t + i) * a->heads + head];
-    b->delta[i] = row_dot(f->dy + at + i * row, f->y + at + i * row, dim);
-  }
-  for (int i = rows; i < TILE; i++) b->lse[i] = b->delta[i] = 0; /* lanes without a query */
+  float *y = b->dq; /* which begins after this */
+  transpose_in(y, f->y + at, row, rows, dim, 1);
+  dot_queries(b->delta, y, b->dy, dim, (rows + VF_LANES - 1) / VF_LANES);
+  for (int i = 0; i < rows; i++) b->lse[i] = f->lse[(t + i) * a->heads + head];
+  for (int i = rows; i < TILE; i++) b->lse[i] = 0; /* lanes without a query */
 }
 
 /* From scores in p and dy v in ds: the probabilities and ds. */
