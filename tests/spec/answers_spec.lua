@@ -190,7 +190,7 @@ describe('rows of answers', function()
       { 'a', { 97 } }, { form = 'text' })
     refused("generate: 'form' must be one of ids, text, not x", ms.generate.rows, model, chat, { 'a' }, { form = 'x' })
     refused("no option 'max_mew'; did you mean 'max_new'", ms.generate.rows, model, chat, { 'a' }, { max_mew = 1 })
-    refused("'together' must be integer from 1 to 2147483647, not 0", ms.generate.rows, model, chat, { 'a' },
+    refused("'together' must be integer >= 1, not 0", ms.generate.rows, model, chat, { 'a' },
       { together = 0 })
     model:free()
   end)

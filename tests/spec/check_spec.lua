@@ -41,9 +41,9 @@ describe('integers', function()
   it('of generation are whole', function()
     local model = ms.model.create(config, 1, { dtype = 'f32' })
     local function try(options) return function() model:generate({ { 1 } }, options) end end
-    fails({ "'max_new' must be integer from 1 to 2147483647, not 2.7" }, try { max_new = 2.7 })
+    fails({ "'max_new' must be integer >= 1, not 2.7" }, try { max_new = 2.7 })
     fails({ "'max_new' must be integer from 1 to 2147483647, not 8589934593" }, try { max_new = 2 ^ 33 + 1 })
-    fails({ "'top_k' must be integer from 0 to 2147483647, not 0.5" }, try { top_k = 0.5 })
+    fails({ "'top_k' must be integer >= 0, not 0.5" }, try { top_k = 0.5 })
     fails({ "'seed' must be integer >= 0, not -1" }, try { seed = -1 })
     fails({ 'stop 2 = 1.5' }, try { stop = { 1, 1.5 } })
     fails({ "prompt 2: id 1 = '3' (a string)" }, function() model:generate { { 1 }, { '3' } } end)
@@ -60,11 +60,11 @@ describe('integers', function()
     fails({ "'shard_bytes' must be integer >= 0, not 0.5" }, model.save, model, folder .. '/m', { shard_bytes = 0.5 })
     local batch = ms.batch { { 1, 2, 3 } }
     fails({ 'row 1 = 0.5' }, model.logits, model, batch, { 0.5 })
-    fails({ "kd: 'k' must be integer from 1 to 2147483647, not 2.5" }, model.targets, model, batch,
+    fails({ "kd: 'k' must be integer >= 1, not 2.5" }, model.targets, model, batch,
       { k = 2.5, on = 'all' })
     fails({ "kd: 'k' must be integer from 1 to 2147483647, not 8589934594" }, model.targets, model, batch,
       { k = 2 ^ 33 + 2, on = 'all' })
-    fails({ "kd: 'vocab' must be integer from 0 to 2147483647, not 20.5" }, model.targets, model, batch,
+    fails({ "kd: 'vocab' must be integer >= 0, not 20.5" }, model.targets, model, batch,
       { vocab = 20.5, on = 'all' })
     batch:free()
     model:free()
@@ -153,7 +153,7 @@ describe('keys that no option has', function()
     local chat = ms.chat.open(tok)
     fails({ "no option 'max_token'; did you mean 'max_tokens'?" }, ms.dataset.open, path, chat, { max_token = 9 })
     fails({ "'limit' must be integer >= 1, not 1.5" }, ms.dataset.open, path, chat, { limit = 1.5, quiet = true })
-    fails({ "'max_tokens' must be integer from 2 to 2147483647, not 9.5" }, ms.dataset.open, path, chat,
+    fails({ "'max_tokens' must be integer >= 2, not 9.5" }, ms.dataset.open, path, chat,
       { max_tokens = 9.5, quiet = true })
     local data = ms.dataset.open(path, chat, { train = path, valid = path, quiet = true }) -- a recipe's
     fails({ 'seed = 0.5' }, data.steps, data, 0.5, 0, { tokens = 9, micro_tokens = 9 })

@@ -305,12 +305,15 @@ describe('the prompt without a terminal', function()
     has(out, '@param teacher ms_model\n')
     for module, want in pairs { kd = 'temperature +number from 0%.001 to 1000 +T of both distributions',
       optimizer = 'clip +number from 0 to 1e9 +0 +largest global gradient norm',
-      generate = 'max_new +integer from 1 to 2147483647 +64 +longest answer in tokens' } do
+      generate = 'max_new +integer >= 1 +64 +longest answer in tokens' } do
       out = select(2, feed(('help(ms.%s)\n'):format(module)))
       has(out, ('\nms.%s.options: '):format(module))
       assert.truthy(out:find('\n  ' .. want), out)
       assert.truthy(select(2, feed(('help(ms.%s.options)\n'):format(module))):find('\n  ' .. want))
     end
+    has(select(2, feed 'help(ms.scope)\n'), '`ms.scope(body)` runs `body(own)`')
+    has(select(2, feed 'help(ms.option)\n'), 'ms.option(default, meaning, kind)\nAn option')
+    has(select(2, feed 'help(ms.ce)\n'), 'ms.ce(...)\n')
     assert.equal('a\tnumber\n', select(2, feed 'help { a = 1 }\n'))
     has(select(2, feed 'help(print)\n'), 'no text')
     has(select(3, feed 'help(1)\n'), 'nothing to say about a number')

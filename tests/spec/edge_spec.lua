@@ -98,7 +98,7 @@ describe('at the edge between Lua and C', function()
 
   it('a handle of another kind is said to be one', function()
     local batch = ms.batch { { 1, 2 } }
-    refused('model expected, got another handle', ms.optimizer.new, batch)
+    refused('model expected, got batch', ms.optimizer.new, batch)
     refused('model expected, got nil', ms.model.copy)
     refused('optimizer expected, got table', ms.optimizer.new(ms.model.create(config, 1, { train = true })).step,
       {}, 1)

@@ -133,7 +133,9 @@ describe('a section of a recipe', function()
       dtype = 'f32', first_weight = 0.9 }, cfg.kd)
     tools.fails("'kd.temperature' must be number from 0.001 to 1000", read, { kd = ms.kd.options {} },
       'kd.temperature=0')
-    tools.fails("the default of 'kd.k' is not integer from 1 to 2147483647", read, { kd = ms.kd.options { k = 0 } })
+    tools.fails("the default of 'kd.k' is not integer >= 1", read, { kd = ms.kd.options { k = 0 } })
+    tools.fails("the default of 'kd.objective' is not one of forward_kl, ", read,
+      { kd = ms.kd.options { objective = 'revese_kl' } })
     -- another kind is the recipe's
     assert.equal(-1, read({ kd = ms.kd.options { k = ms.option(1, nil, 'integer') } }, 'kd.k=-1').kd.k)
   end)
@@ -171,15 +173,52 @@ describe('a section of a recipe', function()
   it('has the module\'s kinds and meanings where it is written out', function()
     local text = ms.config.help { kd = { k = 5, mine = ms.option(1, 'of the recipe') },
       data = { over_long = 'truncate' } }
-    for _, want in ipairs { 'kd.k%s+integer from 1 to 2147483647%s+5%s+entries of a topk target\n',
+    for _, want in ipairs { 'kd.k%s+integer >= 1%s+5%s+entries of a topk target\n',
       'kd.mine%s+number%s+1%s+of the recipe\n',
       'data.over_long%s+one of%s+truncate%s+what happens to longer ones: drop, truncate, error\n' } do
       assert.truthy(text:find(want), want .. ' in ' .. text)
     end
   end)
+
+  it('has its own keys alone, as the configuration has', function()
+    local cfg = read({ kd = ms.kd.options {}, data = { limit = ms.optional('integer', 'rows') } })
+    tools.fails({ 'schema_spec.lua:', "the configuration's kd has no 'wieght'; did you mean 'weight'?" },
+      function() local _ = cfg.kd.wieght end)
+    assert.is_nil(cfg.kd.temperature) -- not given
+    assert.is_nil(cfg.data.limit)
+    tools.fails("the configuration's data has no 'zzzzzz'; there are limit", function() local _ = cfg.data.zzzzzz end)
+    tools.fails("command line: no option 'kdd'; did you mean 'kd'?", read, { kd = ms.kd.options {} }, 'kdd=3')
+    -- a module may be given a table that has few of its keys
+    local few = read({ kd = { temperature = 1, k = 4 } }).kd
+    local batch, model = ms.batch { { 1, 2 } }, ms.model.create(recipe.config, 1)
+    local target = model:targets(batch, few)
+    assert.equal(1, ms.kd(target, 1, few):meaning().temperature)
+    target:free()
+    model:free()
+    batch:free()
+  end)
+
+  it('blames the recipe for a table that is none', function()
+    for slip, why in pairs { ['config: a%-b is no name for a key'] = { ['a-b'] = 1 },
+      ["config: the default of 'a' is not numbr"] = { a = ms.option(3, 'x', 'numbr') },
+      ["kinds: no bound: 'number > x'"] = { a = ms.option(3, 'x', 'number > x') } } do
+      tools.refused('schema_spec.lua:%d+: ' .. slip, function() return (ms.config(why, { args = {} })) end)
+    end
+  end)
 end)
 
 describe('the help of a schema', function()
+  it('has its columns below each other, and no bound that is the core\'s own', function()
+    local text = schema.help(schema.list(ms.kd.options))
+    assert.is_nil(text:find('2147483647', 1, true))
+    local tail, scale = text:match '\n(  tail[^\n]*)', text:match '\n(  t_scale[^\n]*)'
+    assert.equal(tail:find('bucket ', 1, true), scale:find('auto   ', 1, true))
+    assert.equal(tail:find('what happens', 1, true), scale:find('factor of', 1, true))
+    tools.fails("'k' must be integer >= 1, not 0", schema.check, 'kd', ms.kd.options, { k = 0 })
+    tools.fails("'k' must be integer from 1 to 2147483647, not 4294967296", schema.check, 'kd', ms.kd.options,
+      { k = 2 ^ 32 })
+  end)
+
   it('has a line for each option, with kind, bounds, default and meaning', function()
     local text = schema.help(schema.list(ms.run.options))
     for _, want in ipairs { '  kd%.beta +number from 0 to 1 +0%.5 +of js\n',

@@ -37,6 +37,17 @@ describe('a handle', function()
     end
   end)
 
+  it('is no table, list or function, and says which handle it is', function()
+    for _, case in ipairs(all) do
+      local what, x = unpack(case)
+      for why, use in pairs { ['it is no table to iterate over'] = pairs, ['it is no list to iterate over'] = ipairs,
+        ['it is no function to call'] = function() x() end } do
+        tools.refused(('strict_spec.lua:%%d+: %s: %s'):format(what, why), function() use(x) end)
+      end
+    end
+    tools.refused('strict_spec.lua:%d+: model: it has no length', function() return #model end)
+  end)
+
   it('is made of what the core gave alone: a copy would be freed twice', function()
     local tensor = ms.tensor(device, 2)
     for _, value in ipairs { tensor, 1, {}, 'x' } do
@@ -54,9 +65,9 @@ describe('a handle', function()
       x:free()
       local verb = (what == 'device' or what == 'lock') and 'close' or 'free'
       assert.equal(('%s (%sd)'):format(what, verb), tostring(x))
-      tools.refused(('strict_spec.lua:%%d+: %s expected, got another handle'):format(what), function()
-        x.free(what == 'batch' and model or batch)
-      end)
+      local other = what == 'batch' and model or batch
+      tools.refused(('strict_spec.lua:%%d+: %s expected, got %s'):format(what, other == model and 'model' or 'batch'),
+        function() x.free(other) end)
       tools.refused(('strict_spec.lua:%%d+: %s: used after %s'):format(what, verb), function()
         return (require 'moonstill.base.handle'.pointer(what, x))
       end)

@@ -34,6 +34,18 @@ local function place()
   end
 end
 
+--- An error of what a function of the caller's gave, which blames the line where the function
+--- begins: it has returned. Of the library's own functions, that of the caller.
+--- @param f function
+--- @param format string
+--- @param ... any
+function M.at(f, format, ...)
+  local info = debug.getinfo(f, 'S')
+  local own = info.linedefined > 0 and not M.is_ours(info.source)
+  local before = own and ('%s:%d: '):format(info.short_src, info.linedefined) or place()
+  error(before .. format:format(...), 0)
+end
+
 local function results(...) return ... end
 
 --- Calls a function in protected mode, for a caller that says itself where what is wrong is found:

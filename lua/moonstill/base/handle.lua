@@ -7,16 +7,22 @@
 
 local ffi = require 'ffi'
 local fail = require 'moonstill.base.fail'
+local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
 
 local M = {}
 
 local kinds = {} -- by name
 
--- What a value is, for errors.
-local function kind_of(value)
-  local name = type(value) == 'cdata' and tostring(ffi.typeof(value)):match '^ctype<(.*)>$'
-  return name and name:gsub('^struct %d+$', 'another handle') or type(value)
+--- What a value is, for errors: "batch", "string".
+--- @param value any
+--- @return string
+function M.what(value)
+  if type(value) ~= 'cdata' then return type(value) end
+  for what, kind in sorted.pairs(kinds) do
+    if ffi.istype(kind.type, value) then return what end
+  end
+  return tostring(ffi.typeof(value)):match '^ctype<(.*)>$'
 end
 
 --- A kind of handle. `kind.new(p)` makes one of what the core gave, `kind.pointer(x)` gives that
@@ -34,12 +40,12 @@ function M.kind(what, ctype, free, options)
   local kind = { methods = methods, text = function() return what end }
 
   local function check(x)
-    if not ffi.istype(handle, x) then fail('%s expected, got %s', what, kind_of(x)) end
+    if not ffi.istype(handle, x) then fail('%s expected, got %s', what, M.what(x)) end
   end
 
   local pointer = ffi.typeof(ctype .. ' *')
   function kind.new(p, ...)
-    if not ffi.istype(pointer, p) then fail('%s: %s is not of the core', what, kind_of(p)) end
+    if not ffi.istype(pointer, p) then fail('%s: %s is not of the core', what, M.what(p)) end
     return handle(p, ...)
   end
 
@@ -58,12 +64,18 @@ function M.kind(what, ctype, free, options)
     end
   end
 
+  -- What a Lua table can do and a handle cannot, in words that name it.
+  local function refuse(why) return function() fail('%s: %s', what, why) end end
+
   strict.names(what, methods)
   handle = ffi.metatype(('struct { %s *p; %s }'):format(ctype, options.fields or ''), {
     __index = methods,
     __newindex = function(_, name) fail("%s: no '%s' can be set", what, tostring(name)) end,
     __gc = methods.free,
-    __len = length and function(x) return methods[length](x) end,
+    __len = length and function(x) return methods[length](x) end or refuse 'it has no length',
+    __pairs = refuse 'it is no table to iterate over',
+    __ipairs = refuse 'it is no list to iterate over',
+    __call = refuse 'it is no function to call',
     __tostring = function(x)
       return x.p == nil and ('%s (%sd)'):format(what, verb) or kind.text(x)
     end,

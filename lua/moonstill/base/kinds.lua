@@ -4,6 +4,7 @@
 --- Alternatives are separated by `|`: path, paths (one or a list), string, number, integer,
 --- boolean, list, table, the name of a kind of handle ("device"); any other word stands for itself.
 --- Bounds may follow a number.
+local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 
@@ -39,7 +40,7 @@ local function parse_bounds(alternative, text)
   local bounds = {}
   for sign, limit in text:gmatch '([<>]=?)%s*(%S+)' do
     bounds[#bounds + 1] = { keeps = keeps[sign], limit = tonumber(limit)
-      or error(("kinds: no bound: '%s'"):format(alternative), 0) }
+      or fail("kinds: no bound: '%s'", alternative) }
   end
   return bounds
 end
@@ -82,10 +83,15 @@ function M.of(kind, value)
   return nil
 end
 
---- A kind as its readers see it: "number >= 0 <= 10" is "number from 0 to 10".
+local INT32 = ' <= 2147483647' -- what the core's integers hold: says nothing to a reader
+
+--- A kind as its readers see it: "number >= 0 <= 10" is "number from 0 to 10". A bound that is the
+--- core's own is left out, unless it is what keeps a value from being of that kind.
 --- @param kind string
+--- @param value? any
 --- @return string
-function M.text(kind)
+function M.text(kind, value)
+  if not (type(value) == 'number' and value > 2 ^ 31 - 1) then kind = kind:gsub(INT32, '') end
   return (kind:gsub('>= (%S+) <= ([^|%s]+)', 'from %1 to %2'):gsub('|', ' or '))
 end
 

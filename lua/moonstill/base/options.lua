@@ -23,7 +23,7 @@ end
 local function last_word(name) return name:match '[^.]*$' end
 
 --- The one of `names` that a word which is none of them may have meant, or nil. Of names with dots
---- the last word may have been meant alone.
+--- the last word may have been meant alone; a beginning is as good as one edit.
 --- @param word string
 --- @param names string[]
 --- @return string?
@@ -31,6 +31,7 @@ local function nearest(word, names)
   local best, least = nil, math.min(3, #word) -- of short words too much may be changed
   for _, name in ipairs(names) do
     local d = math.min(distance(word, name), distance(last_word(word), last_word(name)) + 0.5)
+    if #word > 1 and name:sub(1, #word) == word then d = math.min(d, 1) end
     if d < least then best, least = name, d end
   end
   return best

@@ -85,9 +85,11 @@ local function kind_of_default(default)
   return json.is_array(default) and 'list' or type(default)
 end
 
--- Whether an option can be what the other one was declared to be, with its own default.
+-- Whether an option can be what the other one was declared to be, with its own default. A number or
+-- a text that is out of bounds there is a slip of the pen, and no option of another kind.
 local function takes(base, default)
-  return default == nil or type(default) == 'number' or M.kind_of(base, default) ~= nil
+  return default == nil or type(default) == 'number' or type(default) == 'string' and base.values
+    or M.kind_of(base, default) ~= nil
 end
 
 --- An option that a recipe declares, by a default alone or in full, over the module's of that name:
@@ -129,9 +131,10 @@ end
 
 --- What an option must be: "number from 0 to 10", "one of topk, hidden, logits".
 --- @param option ms_option
+--- @param value? any one that it is not
 --- @return string
-function M.kind_text(option)
-  if not option.values then return kinds.text(option.kind) end
+function M.kind_text(option, value)
+  if not option.values then return kinds.text(option.kind, value) end
   return 'one of ' .. table.concat(words_of(option.values), ', ')
 end
 
@@ -154,7 +157,7 @@ function M.refused(key, option, value)
   if M.kind_of(option, value) then return nil end
   local near = type(value) == 'string' and option.values
     and options.nearest(value, words_of(option.values))
-  return ("'%s' must be %s, not %s%s"):format(key, M.kind_text(option), M.shown(value),
+  return ("'%s' must be %s, not %s%s"):format(key, M.kind_text(option, value), M.shown(value),
     near and ("; did you mean '%s'?"):format(near) or '')
 end
 
@@ -217,6 +220,19 @@ local declared = setmetatable({}, { __mode = 'k' }) -- by table: keys that a rec
 --- @param keys table<string, boolean>
 function M.declare(t, keys) declared[t] = keys end
 
+--- A configuration's table as one of which any key may be asked, and so are its inner tables; what
+--- the recipe has declared goes along. Anything else is returned as it is.
+--- @param t any
+--- @return any
+function M.plain(t)
+  local keys = type(t) == 'table' and declared[t]
+  if not keys then return t end
+  local copy = {}
+  for key, value in sorted.pairs(t) do copy[key] = M.plain(value) end
+  M.declare(copy, keys)
+  return copy
+end
+
 --- An error unless `given` has options of the schema alone, each of its kind. Inner tables are
 --- those of inner schemas.
 --- @param what string what errors begin with
@@ -269,7 +285,7 @@ end
 --- @return table
 function M.part(schema, given)
   local part = {}
-  for key in sorted.pairs(schema) do part[key] = given[key] end
+  for key in sorted.pairs(schema) do part[key] = rawget(given, key) end
   return part
 end
 
@@ -302,6 +318,8 @@ local function row_of(key, option)
   return { key, 'one of', default, meaning .. table.concat(words_of(option.values), ', ') }
 end
 
+local WIDEST = { 40, 40, 28 } -- columns of names, kinds and defaults: a longer text stands out
+
 --- A line for each option: name, kind with its bounds, default and meaning.
 --- @param list { key: string, option: ms_option }[]
 --- @return string
@@ -309,7 +327,7 @@ function M.help(list)
   local rows, widths, lines = {}, { 0, 0, 0 }, {}
   for i, entry in ipairs(list) do
     rows[i] = row_of(entry.key, entry.option)
-    for c = 1, 3 do widths[c] = math.max(widths[c], math.min(#rows[i][c], 28)) end
+    for c = 1, 3 do widths[c] = math.max(widths[c], math.min(#rows[i][c], WIDEST[c])) end
   end
   local format = ('  %%-%ds  %%-%ds  %%-%ds  %%s'):format(unpack(widths))
   for i, row in ipairs(rows) do lines[i] = (format:format(unpack(row)):gsub('%s+$', '')) end

@@ -1,5 +1,11 @@
---- Runs `body(own)`; what it passes to `own` is freed in reverse when it ends, by return or by
---- error. Returns what `body` returns.
+--- `ms.scope(body)` runs `body(own)`; what it passes to `own` is freed in reverse when it ends, by
+--- return or by error. Returns what `body` returns.
+---
+---   ms.scope(function(own)
+---     local m = own(ms.model.open 'models/teacher')
+---   end)
+local check = require 'moonstill.base.check'
+
 local function finish(list, ok, ...)
   for i = #list, 1, -1 do list[i]:free() end
   if not ok then error((...), 0) end
@@ -8,6 +14,7 @@ end
 
 --- @param body fun(own: fun(x: any): any): ...
 return function(body)
+  check.func('scope', 'body', body)
   local list = {}
   local function own(x)
     list[#list + 1] = x

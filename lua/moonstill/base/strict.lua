@@ -41,7 +41,9 @@ function M.class(what, methods, absent)
     local method = methods[name]
     if method ~= nil or type(name) ~= 'string' or absent and absent[name] then return method end
     local names = sorted.keys(self, methods)
-    for _, each in ipairs(sorted.keys(absent or {})) do names[#names + 1] = each end
+    for _, each in ipairs(sorted.keys(absent or {})) do
+      if rawget(self, each) == nil then names[#names + 1] = each end
+    end
     refuse(what, name, names, next(methods) and sorted.keys(methods) or names)
   end }
 end

@@ -19,7 +19,9 @@ local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
+local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
+local kinds = require 'moonstill.base.kinds'
 local packing = require 'moonstill.data.packing'
 local ranks = require 'moonstill.base.ranks'
 local readers = require 'moonstill.data.readers'
@@ -337,6 +339,7 @@ end
 --- @param last? integer default the end
 --- @return ms_batch
 function methods:batch(indices, first, last)
+  check.table('dataset:batch', 'indices', indices)
   first = check.integer('dataset:batch', 'first', first or 1, 1, check.INT32)
   last = check.integer('dataset:batch', 'last', last or #indices, 0, check.INT32)
   local s, total = self.scratch, 0
@@ -452,6 +455,13 @@ end
 ---   that are skipped are counted; a bad row that is not is an error with its file and line
 --- @return ms_dataset
 function M.open(path, chat, options)
+  if not kinds.of('paths', path) then
+    fail('dataset: a path or a list of paths expected, got %s',
+      type(path) == 'table' and #path == 0 and 'an empty list' or handles.what(path))
+  end
+  if type(chat) ~= 'table' then
+    fail('dataset: what ms.chat.open gives expected, got %s', handles.what(chat))
+  end
   local self = new(chat, options)
   local paths = type(path) == 'table' and path or { path }
   self.paths = paths

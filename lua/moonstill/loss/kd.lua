@@ -76,7 +76,7 @@ local CARRIED = { { 'target', 'kind' }, { 'temperature', 'temperature' },
 local function asked_of(cfg)
   local asked
   for _, pair in ipairs(CARRIED) do
-    local value = cfg and cfg[pair[1]]
+    local value = cfg and rawget(cfg, pair[1]) -- a configuration is strict
     if value ~= nil and value ~= 0 then -- vocab 0: the target's
       asked = asked or {}
       asked[pair[2]] = value

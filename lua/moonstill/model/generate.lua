@@ -171,6 +171,7 @@ end
 
 -- The pieces of an answer as an iterator; `told.ended` says whether a stop was reached.
 local function pieces(model, tok, prompt, how, told)
+  if type(prompt) ~= 'string' then fail('generate: prompt is a %s, not a string', type(prompt)) end
   local next_ids = model:stream({ ends.begin(tok, prompt) }, how.ids)
   local detokenizer, held = tok:detokenizer { skip_special = not how.special }, ''
   local function finish()

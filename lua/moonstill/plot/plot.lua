@@ -10,6 +10,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
+local options_of = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
 local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
@@ -161,11 +162,16 @@ local function check_value(i, s, axis, k)
   end
 end
 
+local OF_PANEL = { title = true, x_label = true, y_label = true, log = true, y_min = true,
+  y_max = true, series = true }
+local OF_SERIES = { name = true, x = true, y = true, style = true }
+
 local function check_series(i, s)
   if type(s) ~= 'table' or type(s.x) ~= 'table' or type(s.y) ~= 'table' or #s.x ~= #s.y then
     local name = type(s) == 'table' and s.name
     fail("plot: series %d ('%s') needs x and y of equal length", i, tostring(name))
   end
+  options_of.known(('plot: series %d'):format(i), OF_SERIES, s)
   if s.style ~= nil then check.integer('plot', 'style', s.style, 1, check.INT32) end
   for k = 1, #s.x do check_value(i, s, 'x', k) check_value(i, s, 'y', k) end
 end
@@ -174,6 +180,7 @@ local function check_panel(panel)
   if type(panel) ~= 'table' or type(panel.series) ~= 'table' or #panel.series == 0 then
     fail('plot: a panel needs a list of series')
   end
+  options_of.known('plot: panel', OF_PANEL, panel)
   for _, end_of in ipairs { 'y_min', 'y_max' } do
     if panel[end_of] ~= nil then
       local least = panel.log and SMALLEST or -LARGEST

@@ -53,8 +53,13 @@ local function find_function(f)
   end
 end
 
-local function signature(doc, module)
-  return (doc.method and 'x:' or 'ms.' .. module .. '.') .. doc.name .. doc.arguments
+-- What a user writes for a function: some stand in `ms` itself.
+local function signature(doc, module, f)
+  if doc.method then return 'x:' .. doc.name .. doc.arguments end
+  for name, value in sorted.pairs(f and package.loaded.moonstill or {}) do
+    if value == f then return 'ms.' .. name .. doc.arguments end
+  end
+  return 'ms.' .. module .. '.' .. doc.name .. doc.arguments
 end
 
 local function print_list(list, module)
@@ -78,6 +83,7 @@ end
 -- The functions of a module, and what options they take.
 local function print_module(name, module)
   local doc, list = docs()[name], {}
+  if type(module) == 'function' then return print(doc.about) end -- as ms.scope is
   print(doc.about .. '\n')
   for _, f in ipairs(doc.functions) do
     if not f.method then list[#list + 1] = f end
@@ -115,7 +121,7 @@ end
 local function print_function(f)
   local doc, name = find_function(f)
   if not doc then return print 'no text for this function' end
-  print(signature(doc, name))
+  print(signature(doc, name, f))
   print(doc.text)
 end
 
@@ -125,10 +131,10 @@ return function(about)
     io.write(HELP)
     return
   end
-  if type(about) == 'function' then return print_function(about) end
-  if schema.is_schema(about) then return print_options(about) end
-  local name = type(about) == 'table' and module_of(about)
+  if schema.is_schema(about) then return print_options(about) end -- a module may be one
+  local name = module_of(about)
   if name then return print_module(name, about) end
+  if type(about) == 'function' then return print_function(about) end
   local methods = methods_of(about)
   if #methods > 0 then
     print(tostring(about) .. '\n')

@@ -44,12 +44,13 @@ end
 
 local function check_name(prefix, key)
   if type(key) == 'string' and key:find '^[%a_][%w_]*$' then return end
-  error(('config: %s%s is no name for a key'):format(prefix, tostring(key)), 0)
+  fail('config: %s%s is no name for a key', prefix, tostring(key))
 end
 
 local function add_option(state, path, option)
   if option.default ~= nil and not schemas.kind_of(option, option.default) then
-    error(("config: the default of '%s' is not %s"):format(path, schemas.kind_text(option)), 0)
+    fail("config: the default of '%s' is not %s", path,
+      schemas.kind_text(option, option.default))
   end
   state.list[#state.list + 1] = { key = path, option = option }
   state.map[path], state.value[path] = option, option.default
@@ -85,7 +86,9 @@ local function words_of(list)
 end
 
 local function unknown(state, key, source)
-  local near = options_of.nearest(key, words_of(state.list))
+  local words = words_of(state.list)
+  for _, prefix in ipairs(state.groups) do words[#words + 1] = prefix:match '^(.+)%.$' end
+  local near = options_of.nearest(key, words)
   refuse("%s: no option '%s'%s", source, key, near and ("; did you mean '%s'?"):format(near) or '')
 end
 
@@ -237,8 +240,8 @@ local function note_unused(state)
   end
 end
 
--- The values as a table of tables, which remember what their recipe has declared; of the outer one
--- any other key is an error.
+-- The values as a table of tables, which remember what their recipe has declared; any other key is
+-- an error.
 local function nest(state)
   local tables = {}
   for _, prefix in ipairs(state.groups) do -- outer ones come first
@@ -246,12 +249,14 @@ local function nest(state)
     schemas.declare(tables[prefix], state.own[prefix])
     local outer, last = prefix:match '^(.-)([^.]+)%.$'
     if last then tables[outer][last] = tables[prefix] end
+    local what = last and ("the configuration's %s"):format(prefix:sub(1, -2)) or 'configuration'
+    setmetatable(tables[prefix], strict.class(what, {}, state.own[prefix]))
   end
   for _, entry in ipairs(state.list) do
     local prefix, last = entry.key:match '^(.-)([^.]+)$'
     tables[prefix][last] = state.value[entry.key]
   end
-  return setmetatable(tables[''], strict.class('configuration', {}, state.own['']))
+  return tables['']
 end
 
 local function new_state(recipe)

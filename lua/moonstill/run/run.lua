@@ -60,6 +60,11 @@ local class = strict.class('run', methods, { activations = true, carry = true, f
   metrics = true, noted = true, optimizer = true, plan = true, planned = true, schedules = true,
   schedule_names = true, total_before = true })
 
+function class:__tostring()
+  return ('run in %s, after step %d of %d'):format(self.output, self.state.step,
+    self.state.total)
+end
+
 -- planning ---------------------------------------------------------------------------------------
 
 --- The steps of an epoch, counted from 0.
@@ -99,22 +104,22 @@ end
 -- A schedule's value for the step that begins. It may keep numbers in the state, but under none of
 -- the names that the run uses there.
 local function scheduled(run, name)
-  local state = run.state
+  local state, f = run.state, run.schedules[name]
   local before = checkpoints.own(state)
-  local value = run.schedules[name](state)
+  local value = f(state)
   if type(value) ~= 'number' or value - value ~= 0 then
-    error(("run: schedule '%s' gave %s at step %d, not a finite number"):format(name,
-      tostring(value), run.step.number), 0)
+    fail.at(f, "run: schedule '%s' gave %s at step %d, not a finite number", name, tostring(value),
+      run.step.number)
   end
   local lr = optimizer.options.lr
   if name == 'lr' and not schema.kind_of(lr, value) then
-    error(("run: schedule 'lr' gave %g at step %d, expected %s"):format(value, run.step.number,
-      schema.kind_text(lr)), 0)
+    fail.at(f, "run: schedule 'lr' gave %g at step %d, expected %s", value, run.step.number,
+      schema.kind_text(lr))
   end
   for key, was in sorted.pairs(before) do
     if state[key] ~= was then
-      error(("run: schedule '%s' set run.state.%s, which is the run's own: give it another name")
-        :format(name, key), 0)
+      fail.at(f, "run: schedule '%s' set run.state.%s, which is the run's own: "
+        .. 'give it another name', name, key)
     end
   end
   return value
@@ -307,7 +312,7 @@ end
 -- A recipe's configuration as a table of which any key may be asked.
 local function plain(cfg)
   local copy = {}
-  for key, value in sorted.pairs(cfg) do copy[key] = value end
+  for key, value in sorted.pairs(cfg) do copy[key] = schema.plain(value) end
   return copy
 end
 

@@ -16,6 +16,8 @@ local M = {}
 local methods = {}
 local class = strict.class('step', methods)
 
+function class:__tostring() return 'step ' .. self.number end
+
 --- @param run ms_run
 --- @return ms_step
 function M.new(run)

@@ -26,7 +26,7 @@ end
 
 -- How many ids take part: what was asked for, or those that both models have.
 local function shared_ids(run, options)
-  local asked, own = options.vocab or 0, options.kd and options.kd.vocab or 0
+  local asked, own = options.vocab or 0, options.kd and rawget(options.kd, 'vocab') or 0
   if asked ~= 0 and own ~= 0 and asked ~= own then
     fail('run:validate: vocab = %s, but kd.vocab = %s', tostring(asked), tostring(own))
   end
