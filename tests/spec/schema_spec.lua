@@ -1,5 +1,6 @@
 --- Schemas: what modules say of their options, and that it is one thing in files, on the command
 --- line, in calls and in help.
+local models = require 'tests.support.models'
 local ms = require 'moonstill'
 local recipe = require 'tests.programs.run_recipe'
 local schema = require 'moonstill.base.schema'
@@ -193,9 +194,16 @@ describe('a section of a recipe', function()
     local batch, model = ms.batch { { 1, 2 } }, ms.model.create(recipe.config, 1)
     local target = model:targets(batch, few)
     assert.equal(1, ms.kd(target, 1, few):meaning().temperature)
-    target:free()
-    model:free()
-    batch:free()
+    assert.equal(1, #model:generate({ { 1 } }, read({ gen = { max_new = 1 } }).gen))
+    local tok_folder = folder .. '/tok'
+    ms.bpe.write(tok_folder, ms.bpe.learn({ 'a b' }, 300), 64)
+    local chat = ms.chat.open(tok_folder)
+    local tok, own = chat.tokenizer, read({ gen = { max_new = 1, seed = 1 }, tok = { mine = 1 } })
+    local wide = ms.model.create(models.config { vocab_size = 300, num_hidden_layers = 1 }, 1)
+    assert.equal('string', type((ms.generate.text(wide, tok, 'a', own.gen))))
+    ms.generate.write(folder .. '/rows.jsonl', wide, chat, { 'a' }, own.gen)
+    assert.equal('a', tok:decode(tok:ids('a', own.tok), nil, own.tok))
+    for _, each in ipairs { target, model, batch, chat, wide } do each:free() end
   end)
 
   it('blames the recipe for a table that is none', function()

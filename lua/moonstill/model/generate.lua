@@ -88,7 +88,7 @@ end
 
 -- Where answers end: where it was asked, or where the model's files say.
 local function stops_of(model, options)
-  local stop = options and options.stop
+  local stop = options and rawget(options, 'stop')
   if stop == nil then return model:ends() end
   return type(stop) == 'table' and stop or { stop }
 end
@@ -143,7 +143,8 @@ local function text_options(model, tok, options)
   handles.pointer('model', model)
   handles.pointer('tokenizer', tok)
   schema.check('generate', M.text_options, options)
-  local o, special = schema.part(M.options, options or {}), options and options.special or false
+  options = options or {}
+  local o, special = schema.part(M.options, options), rawget(options, 'special') or false
   local known = ends.of_answer(model:ends(), tok)
   if o.stop == nil then o.stop = known end
   local how = { ids = o, stop = stops_of(model, o), is_stop = {}, special = special }
@@ -368,7 +369,8 @@ function M.write(path, model, chat, prompts, options)
   end
   local text = table.concat(lines)
   if ranks.world().writes then check(C.ms_file_write(path, text, #text)) end
-  if not (options and options.quiet) then ranks.world():say(summary(path, rows, report)) end
+  local quiet = options and rawget(options, 'quiet')
+  if not quiet then ranks.world():say(summary(path, rows, report)) end
   return report
 end
 

@@ -48,8 +48,8 @@ local function encode(self, text, options)
   local p = pointer(self)
   is_text(text, 'text')
   schema.check('tokenizer', M.encode_options, options)
-  local special = options and options.special and 1 or 0
-  local parse = (not options or options.parse ~= false) and 1 or 0
+  local special = options and rawget(options, 'special') and 1 or 0
+  local parse = (not options or rawget(options, 'parse') ~= false) and 1 or 0
   local room = math.floor(#text / 3) + 16 -- often enough
   local ids = ints(room)
   check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count))
@@ -102,7 +102,7 @@ function methods:decode(ids, n, options)
   if type(n) == 'table' then n, options = nil, n end
   local array, length = as_array(ids, n)
   schema.check('tokenizer', M.decode_options, options)
-  local skip = options and options.skip_special and 1 or 0
+  local skip = options and rawget(options, 'skip_special') and 1 or 0
   check(C.ms_tokenizer_decode(p, array, length, skip, string_out, count))
   return text_of(string_out[0], tonumber(count[0]))
 end
@@ -204,7 +204,7 @@ function detokenizer_methods:finish() return advance(self, -1) end
 --- @return ms_detokenizer
 function methods:detokenizer(options)
   schema.check('tokenizer', M.decode_options, options)
-  local skip = options and options.skip_special and 1 or 0
+  local skip = options and rawget(options, 'skip_special') and 1 or 0
   check(C.ms_detokenizer_new(pointer(self), skip, detokenizer_out))
   return detokenizer.new(detokenizer_out[0])
 end
