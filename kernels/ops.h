@@ -19,7 +19,7 @@
 #ifndef MS_OPS_H
 #define MS_OPS_H
 #include <stddef.h>
-#include "../core/base/error.h"
+#include "../core/base/memory.h"
 
 typedef struct ms_stream ms_stream; /* NULL on the CPU */
 struct ms_topk_args;                /* kernels/head.h */
@@ -47,7 +47,7 @@ typedef struct ms_host {
 } ms_host;
 
 /* A backend is a function of this type. Core refuses a table of another version or size. */
-enum { MS_OPS_VERSION = 1, MS_ALIGN = 64 };
+enum { MS_OPS_VERSION = 1 };
 typedef const struct ms_ops *ms_backend(const ms_host *host);
 
 /* The rows of an attention call, THD form: segment i is rows start[i] .. start[i+1], `longest` the most

@@ -33,7 +33,7 @@ static size_t machine_bytes(void) {
   return bytes ? bytes : SIZE_MAX / 4;
 }
 
-enum { ALIGN = 64, HUGE_PAGE = 2 << 20 };
+enum { HUGE_PAGE = 2 << 20 };
 
 /* Memory that is neither zeroed nor counted. */
 static ms_status take(size_t bytes, size_t align, const char *what, int fail, void **out) {
@@ -60,7 +60,8 @@ static void poison(void *p, size_t bytes) {
 }
 
 ms_status ms_alloc_undefined(size_t bytes, const char *what, void **out) {
-  MS_TRY(take(bytes, bytes >= 4 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGN, what, must_fail(), out));
+  MS_TRY(
+      take(bytes, bytes >= 4 * (size_t)HUGE_PAGE ? HUGE_PAGE : MS_ALIGN, what, must_fail(), out));
   poison(*out, bytes);
   atomic_fetch_add(&live, 1);
   return MS_OK;
@@ -85,7 +86,7 @@ ms_status ms_scratch(size_t bytes, const char *what, void **out) {
     free(p);
     p = NULL, size = 0;
     pthread_setspecific(scratch_key, NULL);
-    MS_TRY(take(bytes, bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : ALIGN, what, fail, &p));
+    MS_TRY(take(bytes, bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : MS_ALIGN, what, fail, &p));
     size = bytes;
     pthread_setspecific(scratch_key, p);
   }

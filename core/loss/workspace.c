@@ -5,12 +5,6 @@
 #include "../base/memory.h"
 #include "head_call.h"
 
-static void *cut(char *base, size_t *used, size_t bytes) {
-  void *p = base ? base + *used : NULL;
-  *used += (bytes + MS_ALIGN - 1) / MS_ALIGN * MS_ALIGN;
-  return p;
-}
-
 int ms_head_full_of(const ms_head_work *w, const ms_target *target) {
   int i = 0;
   while (i < w->fulls && w->full[i].target != target) i++;
@@ -32,43 +26,43 @@ static void list_fulls(ms_head_work *w) {
 static size_t lay_device(ms_head_work *w, char *base, int64_t size) {
   const ms_head_call *c = w->call;
   size_t u = 0, n = (size_t)size, rows = (size_t)c->rows, terms = (size_t)c->terms;
-  w->label = cut(base, &u, rows * sizeof *w->label);
+  w->label = ms_cut(base, &u, rows * sizeof *w->label);
   for (int on = 0; on < 2; on++) {
-    w->row[on] = cut(base, &u, rows * sizeof *w->row[on]);
-    w->weight[on] = cut(base, &u, rows * sizeof *w->weight[on]);
+    w->row[on] = ms_cut(base, &u, rows * sizeof *w->row[on]);
+    w->weight[on] = ms_cut(base, &u, rows * sizeof *w->weight[on]);
   }
-  w->total = cut(base, &u, terms * MS_HEAD_TOTALS * sizeof *w->total);
-  w->record = cut(base, &u, n * terms * sizeof *w->record);
+  w->total = ms_cut(base, &u, terms * MS_HEAD_TOTALS * sizeof *w->total);
+  w->record = ms_cut(base, &u, n * terms * sizeof *w->record);
   w->logits.dtype = c->dev->ops->precision.logits;
-  w->logits.at = cut(base, &u, ms_act_bytes(w->logits, size * c->head.vocab));
+  w->logits.at = ms_cut(base, &u, ms_act_bytes(w->logits, size * c->head.vocab));
   for (int i = 0; i < w->fulls; i++) {
     ms_head_full *f = &w->full[i];
     const ms_head_weights *h = &f->target->head;
     int copied = ms_head_needs_f32(f->target);
-    f->logits = cut(base, &u, n * (size_t)h->vocab * sizeof *f->logits);
-    f->f32 = cut(base, &u, copied ? n * (size_t)h->width * sizeof *f->f32 : 0);
+    f->logits = ms_cut(base, &u, n * (size_t)h->vocab * sizeof *f->logits);
+    f->f32 = ms_cut(base, &u, copied ? n * (size_t)h->width * sizeof *f->f32 : 0);
   }
   for (int32_t i = 0; i < c->terms; i++) {
     const ms_term *t = &c->term[i];
     ms_head_upload *up = &w->upload[i];
     int host = t->kind == MS_TERM_KD && !ms_head_is_full(t) && !t->target->dev;
     size_t k = host ? (size_t)t->target->options.k : 0;
-    up->id = cut(base, &u, n * k * sizeof *up->id);
-    up->log_p = cut(base, &u, n * k * sizeof *up->log_p);
-    up->log_rest = cut(base, &u, k ? n * sizeof *up->log_rest : 0);
+    up->id = ms_cut(base, &u, n * k * sizeof *up->id);
+    up->log_p = ms_cut(base, &u, n * k * sizeof *up->log_p);
+    up->log_rest = ms_cut(base, &u, k ? n * sizeof *up->log_rest : 0);
   }
   return u;
 }
 
 static size_t lay_host(ms_head_work *w, char *base) {
   size_t u = 0, t = (size_t)w->call->terms;
-  w->full = cut(base, &u, t * sizeof *w->full);
-  w->upload = cut(base, &u, t * sizeof *w->upload);
-  w->term = cut(base, &u, t * sizeof *w->term);
-  w->source = cut(base, &u, t * sizeof *w->source);
-  w->norm = cut(base, &u, t * sizeof *w->norm);
-  w->host_total = cut(base, &u, t * MS_HEAD_TOTALS * sizeof *w->host_total);
-  w->host_row = cut(base, &u, (size_t)w->call->rows * sizeof(float));
+  w->full = ms_cut(base, &u, t * sizeof *w->full);
+  w->upload = ms_cut(base, &u, t * sizeof *w->upload);
+  w->term = ms_cut(base, &u, t * sizeof *w->term);
+  w->source = ms_cut(base, &u, t * sizeof *w->source);
+  w->norm = ms_cut(base, &u, t * sizeof *w->norm);
+  w->host_total = ms_cut(base, &u, t * MS_HEAD_TOTALS * sizeof *w->host_total);
+  w->host_row = ms_cut(base, &u, (size_t)w->call->rows * sizeof(float));
   return u;
 }
 

@@ -9,11 +9,7 @@
 #include "../base/memory.h"
 #include "decoder.h"
 
-static void *take_bytes(ms_cursor *c, size_t bytes) {
-  void *p = c->base ? c->base + c->used : NULL;
-  c->used += (bytes + MS_ALIGN - 1) / MS_ALIGN * MS_ALIGN;
-  return p;
-}
+static void *take_bytes(ms_cursor *c, size_t bytes) { return ms_cut(c->base, &c->used, bytes); }
 
 ms_act ms_take(ms_cursor *c, int dtype, int64_t count) {
   ms_act x = {NULL, dtype};

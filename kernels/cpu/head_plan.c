@@ -1,13 +1,6 @@
 /* head_plan.c - what of the pass is the same for all rows, and the scratch of a thread. */
 #include "head_loss.h"
 
-/* Cuts one allocation; with `base` NULL only adds up. */
-static void *cut(char *base, size_t *used, size_t bytes) {
-  void *p = base ? base + *used : NULL;
-  *used += (bytes + 63) / 64 * 64;
-  return p;
-}
-
 static int group_of(head_plan *p, float inv_t) {
   for (int g = 0; g < p->groups; g++)
     if (p->inv_t[g] == inv_t) return g;
@@ -36,11 +29,11 @@ static void list_blocks(head_plan *p) {
 /* No more ranges than terms and one; of each at most one block is not full. */
 static size_t lay_plan(head_plan *p, const ms_head_args *a, char *base) {
   size_t u = 0, n = (size_t)a->terms + 1;
-  p->bound = cut(base, &u, (n + 1) * sizeof *p->bound);
-  p->inv_t = cut(base, &u, n * sizeof *p->inv_t);
-  p->group = cut(base, &u, n * sizeof *p->group);
-  p->first = cut(base, &u, (n + 1) * sizeof *p->first);
-  p->block = cut(base, &u, ((size_t)a->vocab / LOGSUM_BLOCK + n) * sizeof *p->block);
+  p->bound = ms_cut(base, &u, (n + 1) * sizeof *p->bound);
+  p->inv_t = ms_cut(base, &u, n * sizeof *p->inv_t);
+  p->group = ms_cut(base, &u, n * sizeof *p->group);
+  p->first = ms_cut(base, &u, (n + 1) * sizeof *p->first);
+  p->block = ms_cut(base, &u, ((size_t)a->vocab / LOGSUM_BLOCK + n) * sizeof *p->block);
   return u;
 }
 
@@ -79,30 +72,30 @@ size_t head_scratch_lay(head_scratch *w, const head_plan *p, char *base) {
          r = (size_t)p->ranges;
   size_t b = (size_t)p->blocks, k = (size_t)p->support, s = (size_t)p->longest + 1 + VF_LANES;
   int gaps = pair_has_gaps(a);
-  w->sum = cut(base, &u, p->full ? row : 0);
-  w->h = cut(base, &u, p->full ? row + VF_LANES * sizeof(float) : 0);
-  w->slope = cut(base, &u, a->soft_cap > 0 ? row : 0);
-  w->extra = cut(base, &u, g > 1 ? (g - 1) * row : 0);
-  w->block_max = cut(base, &u, b * sizeof *w->block_max);
-  w->block_sum = cut(base, &u, g * b * sizeof *w->block_sum);
-  w->block_scale = cut(base, &u, g * b * sizeof *w->block_scale);
-  w->range = cut(base, &u, g * r * sizeof *w->range);
-  w->top = cut(base, &u, r * sizeof *w->top);
-  w->on = cut(base, &u, g * r);
-  w->factor = cut(base, &u, g * r * sizeof *w->factor);
-  w->id = cut(base, &u, k * sizeof *w->id);
-  w->z = cut(base, &u, k * sizeof *w->z);
-  w->grad = cut(base, &u, k * sizeof *w->grad);
-  w->mark = cut(base, &u, k * sizeof *w->mark);
-  w->slot = cut(base, &u, k * sizeof *w->slot);
-  w->table = cut(base, &u, (size_t)p->slots * sizeof *w->table);
-  w->lp = cut(base, &u, s * sizeof *w->lp);
-  w->lq = cut(base, &u, s * sizeof *w->lq);
-  w->dh = cut(base, &u, s * sizeof *w->dh);
-  w->q = cut(base, &u, s * sizeof *w->q);
-  w->symbol = cut(base, &u, s * sizeof *w->symbol);
+  w->sum = ms_cut(base, &u, p->full ? row : 0);
+  w->h = ms_cut(base, &u, p->full ? row + VF_LANES * sizeof(float) : 0);
+  w->slope = ms_cut(base, &u, a->soft_cap > 0 ? row : 0);
+  w->extra = ms_cut(base, &u, g > 1 ? (g - 1) * row : 0);
+  w->block_max = ms_cut(base, &u, b * sizeof *w->block_max);
+  w->block_sum = ms_cut(base, &u, g * b * sizeof *w->block_sum);
+  w->block_scale = ms_cut(base, &u, g * b * sizeof *w->block_scale);
+  w->range = ms_cut(base, &u, g * r * sizeof *w->range);
+  w->top = ms_cut(base, &u, r * sizeof *w->top);
+  w->on = ms_cut(base, &u, g * r);
+  w->factor = ms_cut(base, &u, g * r * sizeof *w->factor);
+  w->id = ms_cut(base, &u, k * sizeof *w->id);
+  w->z = ms_cut(base, &u, k * sizeof *w->z);
+  w->grad = ms_cut(base, &u, k * sizeof *w->grad);
+  w->mark = ms_cut(base, &u, k * sizeof *w->mark);
+  w->slot = ms_cut(base, &u, k * sizeof *w->slot);
+  w->table = ms_cut(base, &u, (size_t)p->slots * sizeof *w->table);
+  w->lp = ms_cut(base, &u, s * sizeof *w->lp);
+  w->lq = ms_cut(base, &u, s * sizeof *w->lq);
+  w->dh = ms_cut(base, &u, s * sizeof *w->dh);
+  w->q = ms_cut(base, &u, s * sizeof *w->q);
+  w->symbol = ms_cut(base, &u, s * sizeof *w->symbol);
   size_t most = gaps && (size_t)a->vocab > s ? (size_t)a->vocab : s;
-  w->candidate = cut(base, &u, most * sizeof *w->candidate);
-  w->mass = cut(base, &u, gaps ? HEAD_MASS_BINS * sizeof *w->mass : 0);
+  w->candidate = ms_cut(base, &u, most * sizeof *w->candidate);
+  w->mass = ms_cut(base, &u, gaps ? HEAD_MASS_BINS * sizeof *w->mass : 0);
   return u;
 }

@@ -6,8 +6,7 @@ typedef struct support {
   const int32_t *id, *slot;
   const float *log_p;
   float log_rest;
-  int32_t symbols;
-  int bucket; /* the leftover is one of them, the last */
+  int32_t symbols; /* the leftover is the last, where it is one */
 } support;
 
 /* log of the sum of exp(x), n >= 1, all finite. */
@@ -54,17 +53,16 @@ static double list_symbols(const head_plan *p, head_scratch *w, const ms_head_te
     w->lq[n++] = logsum_logp(c->student, log_all, z, inv_t);
   }
   mass += mass_of(w->lq, n);
-  s->bucket = t->tail == MS_TAIL_BUCKET && t->k < t->vocab && s->log_rest > -INFINITY &&
-              c->rest.max > -INFINITY;
-  if (s->bucket) {
+  int has_rest = t->k < t->vocab, wants_rest = has_rest && t->tail == MS_TAIL_BUCKET;
+  if (wants_rest && s->log_rest > -INFINITY && c->rest.max > -INFINITY) {
     w->symbol[n] = -1;
     w->lp[n] = s->log_rest;
     w->lq[n++] =
         log_finite(((double)c->rest.max - c->student.max) * inv_t + logsum_log(c->rest) - log_all);
   }
   s->symbols = n;
-  int left = n < t->k + (t->tail == MS_TAIL_BUCKET && t->k < t->vocab);
-  if (n && (left || (t->tail == MS_TAIL_RENORMALIZE && t->k < t->vocab))) {
+  int left = n < t->k + wants_rest;
+  if (n && (left || (has_rest && t->tail == MS_TAIL_RENORMALIZE))) {
     renormalize(w->lp, n);
     renormalize(w->lq, n);
   }
