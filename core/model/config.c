@@ -47,10 +47,12 @@ static const char harmless_keys[] =
     "unsloth_version unsloth_fixed model_max_length max_sequence_length seq_length "
     "num_logits_to_keep base_model_tp_plan base_model_pp_plan cache_implementation";
 
-/* Keys that are allowed with the one value at which they do nothing: 0, or 1. */
-static const char zero_keys[] =
+/* Keys of dropout, which only training in transformers does: it changes no logit. */
+static const char dropout_keys[] =
     "attention_dropout hidden_dropout resid_pdrop embd_pdrop residual_dropout dropout "
     "classifier_dropout hidden_dropout_prob attention_probs_dropout_prob";
+
+/* Keys that are allowed with the one value at which they do nothing: 1. */
 static const char one_keys[] = "pretraining_tp logit_scale";
 
 static int listed(const char *words, const char *key) {
@@ -62,7 +64,7 @@ static int listed(const char *words, const char *key) {
 }
 
 int ms_config_is_harmless(const char *key) {
-  return listed(harmless_keys, key) || listed(zero_keys, key) || listed(one_keys, key) ||
+  return listed(harmless_keys, key) || listed(dropout_keys, key) || listed(one_keys, key) ||
          listed("architectures initializer_range dtype torch_dtype", key);
 }
 
@@ -126,11 +128,13 @@ static ms_status get_flag(const reader *r, const char *key, int *out) {
 static ms_status check_key(const reader *r, const char *key, const json_t *value) {
   if (listed(common_keys, key) || listed(r->family->keys, key) || listed(harmless_keys, key))
     return MS_OK;
-  int zero = listed(zero_keys, key), one = listed(one_keys, key);
-  if ((zero || one) && json_is_number(value) && json_number_value(value) == one) return MS_OK;
+  int dropout = listed(dropout_keys, key), one = listed(one_keys, key);
+  double x = json_is_number(value) ? json_number_value(value) : -1;
+  if ((dropout && x >= 0 && x < 1) || (one && x == 1)) return MS_OK;
   if (json_is_null(value) || json_is_false(value)) return MS_OK;
   if (!strcmp(key, "pruned_heads") && json_object_size(value) == 0) return MS_OK;
-  if (zero || one) return unsupported(r, key, "moonstill does not do this");
+  if (dropout) return wrong(r, key, "a number in [0, 1)");
+  if (one) return unsupported(r, key, "moonstill does not do this");
   return unsupported(r, key, "not known, so a model with it might be computed wrongly");
 }
 

@@ -4,11 +4,16 @@ local json = require 'moonstill.base.json'
 local schedule = require 'moonstill.train.schedule'
 local tools = require 'tests.support.tools'
 
+-- A student as far as it is asked: where it came from, what its config.json says.
+local function student(path, config)
+  return { info = function() return { path = path } end, config = function() return config or {} end }
+end
+
 -- The lines for a run of 20 steps in 2 epochs, but for what `changes` says.
 local function lines(changes)
   local said = {}
   local run = { cfg = { epochs = 2 }, state = { step = 0, total = 20 }, part = {}, every = 5, keep = 2, data = {},
-    batch_size = { tokens = 1000, micro_tokens = 500 },
+    student = student(json.null), batch_size = { tokens = 1000, micro_tokens = 500 },
     schedules = { lr = schedule.cosine { lr = 0.1, warmup = 0.1 }, kd = schedule.linear { from = 0.9, to = 0.5 } },
     schedule_names = { 'kd', 'lr' }, say = function(_, line) said[#said + 1] = line end }
   for key, value in pairs(changes) do run[key] = value end
@@ -82,7 +87,6 @@ describe('a run says', function()
     end
     is_said('all weights of answers are 0: only terms with on = "all" learn', counts { response = false, all = true })
     is_not_said(counts { response = true, all = true })
-    local function student(path) return { info = function() return { path = path } end } end
     local line = 'no tokenizer goes along with the student: give run.open the folder of one as carry'
     is_said(line, { data = { chat = {} }, student = student(json.null) })
     is_said(line, { data = { chat = {} }, student = student 'tests/fixtures' })
@@ -92,6 +96,12 @@ describe('a run says', function()
     tools.write(folder .. '/tokenizer.json', '{}')
     is_not_said { data = { chat = {} }, student = student(folder) }
     is_not_said { data = { chat = {} }, student = student(json.null), carry = folder }
+  end)
+  it('that dropout is not done', function()
+    local config = { attention_dropout = 0.1, resid_pdrop = 0, vocab_size = 9 }
+    is_said("the student's config.json has attention_dropout = 0.1: no dropout is applied",
+      { student = student(json.null, config) })
+    is_not_said { student = student(json.null, { attention_dropout = 0, dropout = json.null }) }
   end)
   it('that a warm-up is as long as the run, of whatever schedule', function()
     -- the first of a linear schedule's 1 remaining step is its peak, of which step 20 of 20 has 20 / 21

@@ -28,7 +28,7 @@ describe('config.json', function()
   it('may have keys that change nothing', function()
     accepts { architectures = json.array { 'LlamaForCausalLM' }, transformers_version = '5.24.0',
       bos_token_id = 1, eos_token_id = json.array { 1, 2 }, use_cache = true, pretraining_tp = 1,
-      attention_dropout = 0, hidden_act = 'silu', auto_map = { AutoConfig = 'x.y' },
+      attention_dropout = 0.1, hidden_act = 'silu', auto_map = { AutoConfig = 'x.y' },
       ['transformers.js_config'] = { dtype = 'q4' }, is_llama_config = true,
       rope_interleaved = false, unknown_but_off = false, unknown_but_null = json.null }
     accepts { architectures = json.null, hidden_act = 'swish', mlp_bias = false,
@@ -37,14 +37,15 @@ describe('config.json', function()
 
   it('that asks for what is not built is refused by name', function()
     for key, value in pairs { num_experts = 8, quantization_config = { bits = 4 },
-      quantization = { bits = 4 }, pretraining_tp = 2, attention_dropout = 0.1,
-      hidden_act = 'gelu', rope_interleaved = true, logit_scale = 0.5, use_qk_norm = true,
+      quantization = { bits = 4 }, pretraining_tp = 2, hidden_act = 'gelu',
+      rope_interleaved = true, logit_scale = 0.5, use_qk_norm = true,
       sliding_window = 7, some_new_feature = 'on', final_logit_softcapping = 30,
       text_config = { model_type = 'llama' }, torch_dtype = 'float64',
       architectures = json.array { 'LlamaForSequenceClassification' },
       partial_rotary_factor = 0.5, ['use_cache bos_token_id'] = 1 } do
       refuses({ [key] = value }, 'unsupported', "'" .. key .. "'")
     end
+    refuses({ attention_dropout = 1 }, nil, 'attention_dropout', '[0, 1)')
     refuses({ model_type = 'gemma3_text' }, 'unsupported', 'gemma3_text', 'llama, mistral')
     refuses({ layer_types = json.array { 'linear_attention' } }, 'unsupported', 'linear_attention')
   end)

@@ -4,6 +4,7 @@ local checkpoints = require 'moonstill.run.checkpoints'
 local json = require 'moonstill.base.json'
 local packing = require 'moonstill.data.packing'
 local schedule = require 'moonstill.train.schedule'
+local sorted = require 'moonstill.base.sorted'
 
 local M = {}
 
@@ -59,6 +60,15 @@ local function no_tokenizer(run)
   return 'no tokenizer goes along with the student: give run.open the folder of one as carry'
 end
 
+-- transformers would leave out a part of the student's activations in training.
+local function no_dropout(run)
+  for key, p in sorted.pairs(run.student:config()) do
+    if (key:find 'dropout' or key:find 'pdrop') and type(p) == 'number' and p > 0 then
+      return ("the student's config.json has %s = %g: no dropout is applied"):format(key, p)
+    end
+  end
+end
+
 local function value_at(f, step, total)
   return f { step = step, total = total, progress = (step - 1) / math.max(1, total - 1) }
 end
@@ -106,7 +116,7 @@ local function no_checkpoint_kept(run)
 end
 
 local OF_RUN = { fewer_steps, other_part, other_total, large_micro_batch, long_sample,
-  only_prompts, no_tokenizer, rare_checkpoints, no_checkpoint_kept }
+  only_prompts, no_tokenizer, no_dropout, rare_checkpoints, no_checkpoint_kept }
 local OF_SCHEDULE = { long_warmup, long_decay }
 
 local function say_all(run, lines, ...)
