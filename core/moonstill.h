@@ -64,12 +64,14 @@ int64_t ms_test_live(void); /* allocations alive, of the core and of the librari
 /* ---- documents: JSON and YAML as one flat list of nodes, in order of appearance ---- */
 
 enum { MS_DOC_NULL = 0, MS_DOC_FALSE, MS_DOC_TRUE, MS_DOC_NUMBER, MS_DOC_STRING, MS_DOC_ARRAY,
-       MS_DOC_OBJECT };
+       MS_DOC_OBJECT, MS_DOC_INTEGER };
 /* An array is followed by its `count` elements; an object by its `count` members, each a key (a string
- * node) and a value. `text` has no terminator and lives as long as the document; `line` is 1-based. */
+ * node) and a value. A number that is written as an integer and fits 64 bits is MS_DOC_INTEGER: its
+ * exact value is `integer`, and `number` the nearest double. `text` has no terminator and lives as long
+ * as the document; `line` is 1-based. */
 typedef struct ms_node {
   int32_t kind, line;
-  int64_t count;
+  union { int64_t count, integer; };
   const char *text;
   int64_t bytes;
   double number;

@@ -67,9 +67,9 @@ static ms_status add_text(ms_doc *doc, const char *text, size_t bytes) {
 
 static ms_status add_json(ms_doc *doc, json_t *value) {
   static const int kinds[] = {
-      [JSON_OBJECT] = MS_DOC_OBJECT,  [JSON_ARRAY] = MS_DOC_ARRAY, [JSON_STRING] = MS_DOC_STRING,
-      [JSON_INTEGER] = MS_DOC_NUMBER, [JSON_REAL] = MS_DOC_NUMBER, [JSON_TRUE] = MS_DOC_TRUE,
-      [JSON_FALSE] = MS_DOC_FALSE,    [JSON_NULL] = MS_DOC_NULL};
+      [JSON_OBJECT] = MS_DOC_OBJECT,   [JSON_ARRAY] = MS_DOC_ARRAY, [JSON_STRING] = MS_DOC_STRING,
+      [JSON_INTEGER] = MS_DOC_INTEGER, [JSON_REAL] = MS_DOC_NUMBER, [JSON_TRUE] = MS_DOC_TRUE,
+      [JSON_FALSE] = MS_DOC_FALSE,     [JSON_NULL] = MS_DOC_NULL};
   const char *key;
   json_t *child;
   size_t i;
@@ -80,6 +80,7 @@ static ms_status add_json(ms_doc *doc, json_t *value) {
   MS_TRY(add_node(doc, kinds[json_typeof(value)], 0, &at));
   if (json_is_number(value)) {
     doc->node[at].number = json_number_value(value);
+    if (json_is_integer(value)) doc->node[at].integer = json_integer_value(value);
   } else if (json_is_array(value)) {
     doc->node[at].count = (int64_t)json_array_size(value);
     json_array_foreach(value, i, child) MS_TRY(add_json(doc, child));
@@ -263,9 +264,10 @@ static ms_status resolve_plain(const reader *r, const yaml_event_t *e, ms_node *
   else if (is_one_of(s, no))
     n->kind = MS_DOC_FALSE;
   else if (read_number(r, s, &n->number, &integer)) {
-    n->kind = MS_DOC_NUMBER;
     if (integer && (n->number > 9007199254740992.0 || n->number < -9007199254740992.0))
       return fail_at(r, &e->start_mark, "integer beyond 2^53 has no exact value; quote it");
+    n->kind = integer ? MS_DOC_INTEGER : MS_DOC_NUMBER;
+    if (integer) n->integer = (int64_t)n->number;
   }
   return MS_OK;
 }
@@ -275,10 +277,12 @@ static ms_status check_tag(const reader *r, const yaml_event_t *e, const char *t
   static const struct {
     const char *tag;
     int kind, other;
-  } known[] = {
-      {YAML_NULL_TAG, MS_DOC_NULL, MS_DOC_NULL},    {YAML_BOOL_TAG, MS_DOC_TRUE, MS_DOC_FALSE},
-      {YAML_INT_TAG, MS_DOC_NUMBER, MS_DOC_NUMBER}, {YAML_FLOAT_TAG, MS_DOC_NUMBER, MS_DOC_NUMBER},
-      {YAML_SEQ_TAG, MS_DOC_ARRAY, MS_DOC_ARRAY},   {YAML_MAP_TAG, MS_DOC_OBJECT, MS_DOC_OBJECT}};
+  } known[] = {{YAML_NULL_TAG, MS_DOC_NULL, MS_DOC_NULL},
+               {YAML_BOOL_TAG, MS_DOC_TRUE, MS_DOC_FALSE},
+               {YAML_INT_TAG, MS_DOC_INTEGER, MS_DOC_NUMBER},
+               {YAML_FLOAT_TAG, MS_DOC_NUMBER, MS_DOC_INTEGER},
+               {YAML_SEQ_TAG, MS_DOC_ARRAY, MS_DOC_ARRAY},
+               {YAML_MAP_TAG, MS_DOC_OBJECT, MS_DOC_OBJECT}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strcmp(tag, known[i].tag)) {
       if (n->kind == known[i].kind || n->kind == known[i].other) return MS_OK;

@@ -46,6 +46,71 @@ describe('json.decode', function()
   end)
 end)
 
+describe('json.decode, ordered', function()
+  local function ordered(text) return json.decode(text, 'text', { ordered = true }) end
+
+  it('keeps the order of keys, also after changes', function()
+    local t = ordered '{"z":1,"a":{"c":1,"b":[]},"m":null}'
+    assert.same({ 'z', 'a', 'm' }, json.keys(t))
+    assert.same({ 'c', 'b' }, json.keys(t.a))
+    t.k, t.b, t.z = 1, 2, nil
+    assert.same({ 'a', 'm', 'b', 'k' }, json.keys(t))
+    t.b = nil
+    assert.same({ 'a', 'm', 'k' }, json.keys(t))
+    t.a.a = 1
+    assert.same({ 'c', 'b', 'a' }, json.keys(t.a))
+    assert.same({ 'a', 'b' }, json.keys { b = 1, a = 2 })
+    assert.same({ 'm', 'z', 'a' }, json.keys(ordered '{"m":0,"z":1,"a":2}'))
+    assert.same({ 'a', 'm', 'z' }, json.keys(json.decode '{"z":1,"a":2,"m":0}'))
+  end)
+
+  it('gives the same values as without', function()
+    local text = '{"b":[1,2.0,{"x":[]},{}],"a":"t","c":null,"d":true,"e":9007199254740993,"f":1e3}'
+    assert.same(json.decode(text), ordered(text))
+    assert.equal(json.encode(json.decode(text)), json.encode(ordered(text)))
+  end)
+
+  it('tells floats from integers', function()
+    local t = ordered '{"a":1,"b":1.0,"c":[1,2.0,3e0,4],"d":-0.0,"e":99999999999999999999}'
+    assert.same({ false, true, true, true },
+      { json.is_float(t, 'a'), json.is_float(t, 'b'), json.is_float(t, 'd'), json.is_float(t, 'e') })
+    assert.same({ false, true, true, false }, { json.is_float(t.c, 1), json.is_float(t.c, 2),
+      json.is_float(t.c, 3), json.is_float(t.c, 4) })
+    t.b, t.c[2] = 2, 5
+    assert.is_false(json.is_float(t, 'b') or json.is_float(t.c, 2) or json.is_float({ 1 }, 1))
+  end)
+
+  it('keeps integers that no double holds', function()
+    local t = ordered '{"a":9007199254740993,"b":[-9223372036854775808,9223372036854775807,7],"c":9007199254740991}'
+    assert.equal('9007199254740993LL', tostring(json.exact(t, 'a')))
+    assert.equal('-9223372036854775808LL', tostring(json.exact(t.b, 1)))
+    assert.equal('9223372036854775807LL', tostring(json.exact(t.b, 2)))
+    assert.is_nil(json.exact(t.b, 3) or json.exact(t, 'c') or json.exact({ 1 }, 1))
+    t.a = 1
+    assert.is_nil(json.exact(t, 'a'))
+  end)
+
+  it('keeps empty objects and arrays apart', function()
+    local t = ordered '{"o":{},"a":[],"f":[1.5]}'
+    assert.is_true(json.is_object(t.o) and json.is_array(t.a) and json.is_array(t.f) and json.is_object(t))
+    t.o[1] = 'x'
+    assert.is_true(json.is_object(t.o))
+  end)
+
+  it('holds for files and lines too, and knows its options', function()
+    with_file('{"b":1.0,"a":2}\n{"b":2,"a":1}\n', function(path)
+      for number, row in json.lines(path, { ordered = true }) do
+        assert.same({ 'b', 'a' }, json.keys(row))
+        assert.equal(number == 1, json.is_float(row, 'b'))
+      end
+    end)
+    with_file('{"b":1,"a":2}', function(path)
+      assert.same({ 'b', 'a' }, json.keys(json.read(path, { ordered = true })))
+    end)
+    tools.fails("no option 'order'", json.decode, '1', 'x', { order = true })
+  end)
+end)
+
 describe('json.encode', function()
   it('sorts keys, or takes an order', function()
     local t = { b = 1, a = { d = 'x', c = json.array() }, e = json.null }

@@ -3,6 +3,10 @@
 --- Objects become tables, arrays become tables that `json.is_array` knows, null becomes
 --- `json.null`. Numbers are doubles: integers are exact up to 2^53. The parsers are the core's,
 --- with limits on size and depth; a duplicate key is an error.
+---
+--- What a Lua table cannot say is kept beside it where it is asked for (`ordered`): the order of an
+--- object's keys, which numbers were written as floats, integers beyond 2^53. It lies in the
+--- metatables, so the values are the same plain tables.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -20,7 +24,12 @@ M.null = setmetatable({}, {
   __newindex = function() fail('json.null cannot be changed') end,
 })
 
-local array_type = {}
+-- Metatables: of arrays as such, and of values that were decoded with what belongs to them.
+--   array   whether it is an array
+--   keys    of an object: its keys, in their order
+--   floats  key to number, of those that were written as floats
+--   exact   key to int64_t, of those that no double holds
+local array_type = { array = true }
 
 --- Marks a table as an array, which matters when it is empty. Returns it.
 --- @param t table?
@@ -32,7 +41,9 @@ function M.array(t) return setmetatable(t or {}, array_type) end
 --- @return boolean
 function M.is_array(t)
   if type(t) ~= 'table' or t == M.null then return false end
-  return getmetatable(t) == array_type or t[1] ~= nil
+  local mt = getmetatable(t)
+  if type(mt) == 'table' and (rawget(mt, 'array') or rawget(mt, 'keys')) then return mt.array end
+  return t[1] ~= nil
 end
 
 --- Whether a value is an object: a table that is neither null nor an array.
@@ -43,7 +54,8 @@ function M.is_object(t) return type(t) == 'table' and t ~= M.null and not M.is_a
 -- decoding ---------------------------------------------------------------------------------------
 
 local NULL, FALSE, TRUE = C.MS_DOC_NULL, C.MS_DOC_FALSE, C.MS_DOC_TRUE
-local NUMBER, STRING, ARRAY = C.MS_DOC_NUMBER, C.MS_DOC_STRING, C.MS_DOC_ARRAY
+local NUMBER, INTEGER, STRING = C.MS_DOC_NUMBER, C.MS_DOC_INTEGER, C.MS_DOC_STRING
+local ARRAY, OBJECT, LARGEST = C.MS_DOC_ARRAY, C.MS_DOC_OBJECT, 2 ^ 53
 local out = ffi.new 'ms_doc *[1]'
 local total = ffi.new 'int64_t[1]'
 
@@ -52,7 +64,7 @@ local function build(nodes, i)
   local n = nodes[i]
   local kind = n.kind
   if kind == STRING then return ffi.string(n.text, n.bytes), i + 1 end
-  if kind == NUMBER then return n.number, i + 1 end
+  if kind == INTEGER or kind == NUMBER then return n.number, i + 1 end
   if kind == NULL then return M.null, i + 1 end
   if kind == TRUE or kind == FALSE then return kind == TRUE, i + 1 end
   local t, count = {}, tonumber(n.count)
@@ -68,25 +80,160 @@ local function build(nodes, i)
   return t, i
 end
 
-local function decode(parse, text, name)
+-- Objects with the same keys in the same order share one metatable. The tree of keys is begun anew
+-- when it has grown large.
+local MOST_SHAPES = 20000
+local shapes, shape_count = {}, 0
+
+local function next_shape(at, key)
+  local child = at[key]
+  if child then return child end
+  if shape_count >= MOST_SHAPES then shapes, shape_count = {}, 0 end
+  child, shape_count = {}, shape_count + 1
+  at[key] = child
+  return child
+end
+
+-- The metatable of an object of these keys; they are a key of the last shape that no text can be.
+local function shape_of(at, keys)
+  at[1] = at[1] or { array = false, keys = keys }
+  return at[1]
+end
+
+-- What a double does not say of the number at node `n`.
+local function note_number(side, n, key)
+  if n.kind == NUMBER then
+    side = side or {}
+    side.floats = side.floats or {}
+    side.floats[key] = n.number
+  elseif n.kind == INTEGER and (n.number >= LARGEST or n.number <= -LARGEST) then
+    side = side or {}
+    side.exact = side.exact or {}
+    side.exact[key] = ffi.new('int64_t', n.integer)
+  end
+  return side
+end
+
+local function with_side(t, mt, side)
+  if not side then return setmetatable(t, mt) end
+  side.array, side.keys = mt.array, mt.keys
+  return setmetatable(t, side)
+end
+
+local build_ordered
+
+local function ordered_array(nodes, i, count)
+  local t, side = {}, nil
+  for k = 1, count do
+    side = note_number(side, nodes[i], k)
+    t[k], i = build_ordered(nodes, i)
+  end
+  return with_side(t, array_type, side), i
+end
+
+local function ordered_object(nodes, i, count)
+  local t, keys, shape, side = {}, {}, shapes, nil
+  for k = 1, count do
+    local key = ffi.string(nodes[i].text, nodes[i].bytes)
+    keys[k], shape = key, next_shape(shape, key)
+    side = note_number(side, nodes[i + 1], key)
+    t[key], i = build_ordered(nodes, i + 1)
+  end
+  return with_side(t, shape_of(shape, keys), side), i
+end
+
+-- As `build`, with what a plain table cannot say.
+function build_ordered(nodes, i)
+  local kind, count = nodes[i].kind, tonumber(nodes[i].count)
+  if kind == ARRAY then return ordered_array(nodes, i + 1, count) end
+  if kind == OBJECT then return ordered_object(nodes, i + 1, count) end
+  return build(nodes, i)
+end
+
+local function decode(parse, text, name, builder)
   if type(text) ~= 'string' then fail('text expected, got ' .. type(text)) end
   check(parse(check.text('json', 'name', name), text, #text, out))
   local doc = out[0]
-  local ok, value = pcall(build, C.ms_doc_nodes(doc, total), 0)
+  local ok, value = pcall(builder or build, C.ms_doc_nodes(doc, total), 0)
   C.ms_doc_free(doc)
   if not ok then error(value, 0) end
   return value
 end
 
---- The value of a JSON text.
+local function builder_of(options)
+  if options == nil then return build end
+  return known('json', { ordered = true }, options).ordered and build_ordered or build
+end
+
+--- The value of a JSON text. `ordered` keeps what plain tables cannot say: `json.keys`,
+--- `json.is_float` and `json.exact` ask for it.
 --- @param text string
 --- @param name? string what errors call it; default "JSON"
-function M.decode(text, name) return decode(C.ms_doc_parse_json, text, name or 'JSON') end
+--- @param options? { ordered?: boolean }
+function M.decode(text, name, options)
+  return decode(C.ms_doc_parse_json, text, name or 'JSON', builder_of(options))
+end
 
 --- The value of a YAML text: one document, YAML 1.2's core schema. An empty one is null.
 --- @param text string
 --- @param name? string what errors call it; default "YAML"
 function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name or 'YAML') end
+
+-- what was written --------------------------------------------------------------------------------
+
+local function side_of(t, what)
+  local mt = getmetatable(t)
+  return type(mt) == 'table' and rawget(mt, what) or nil
+end
+
+-- Those of `old` that the object still has, then all others, sorted.
+local function merged_keys(t, old)
+  local keys, listed = {}, {}
+  for _, key in ipairs(old) do
+    listed[key] = true
+    if rawget(t, key) ~= nil then keys[#keys + 1] = key end
+  end
+  for _, key in ipairs(sorted.keys(t)) do
+    if not listed[key] then keys[#keys + 1] = key end
+  end
+  return keys
+end
+
+--- The keys of an object: those it was decoded with (`ordered`) and still has, in the order they
+--- were written in; then all others, sorted. The list is not to be changed.
+--- @param t table
+--- @return string[]
+function M.keys(t)
+  local old = side_of(check.table('json', 'object', t), 'keys')
+  if not old then return sorted.keys(t) end
+  for i = 1, #old do
+    if rawget(t, old[i]) == nil then return merged_keys(t, old) end
+  end
+  return sorted.count(t) == #old and old or merged_keys(t, old)
+end
+
+--- Whether a number was written as a float (1.0, 1e3). Known of values that were decoded with
+--- `ordered` and are still the ones decoded.
+--- @param t table
+--- @param key string|integer
+--- @return boolean
+function M.is_float(t, key)
+  local floats = side_of(t, 'floats')
+  return floats ~= nil and floats[key] ~= nil and floats[key] == t[key]
+end
+
+--- The exact value of an integer that no double holds, an int64_t; nil where the number itself is
+--- exact. Known of values that were decoded with `ordered` and are still the ones decoded.
+--- @param t table
+--- @param key string|integer
+--- @return ffi.cdata*?
+function M.exact(t, key)
+  local exact = side_of(t, 'exact')
+  local value = exact and exact[key]
+  return value and tonumber(value) == rawget(t, key) and value or nil
+end
+
+-- files ------------------------------------------------------------------------------------------
 
 --- A text without the byte order mark that some programs put before it.
 --- @param text string
@@ -118,8 +265,8 @@ local function read_all(path)
 end
 
 -- What a file is that cannot be read says more than where a parser stopped.
-local function decode_file(parse, path)
-  local ok, value = fail.pcall(decode, parse, read_all(path), path)
+local function decode_file(parse, path, builder)
+  local ok, value = fail.pcall(decode, parse, read_all(path), path, builder)
   if ok then return value end
   local guess = paths.guess(path)
   error(guess and path .. ': ' .. guess or value, 0)
@@ -127,7 +274,10 @@ end
 
 --- The value of a JSON file.
 --- @param path string
-function M.read(path) return decode_file(C.ms_doc_parse_json, path) end
+--- @param options? table as for `decode`
+function M.read(path, options)
+  return decode_file(C.ms_doc_parse_json, path, builder_of(options))
+end
 
 --- The value of a YAML file.
 --- @param path string
@@ -189,16 +339,18 @@ end
 --- Iterates over a file of JSON values, one a line: line number and value. Empty lines are passed
 --- over; a malformed one is an error that names file and line.
 --- @param path string
+--- @param options? table as for `decode`
 --- @return fun(): integer?, any
-function M.lines(path)
+function M.lines(path, options)
   check.path('json', path)
-  local next_line = M.text_lines(path)
+  local next_line, builder = M.text_lines(path), builder_of(options)
   return function()
     while true do
       local number, text = next_line()
       if not number then return nil end
       if text:find '%S' then
-        return number, decode(C.ms_doc_parse_json, text, path .. ': record on line ' .. number)
+        local name = path .. ': record on line ' .. number
+        return number, decode(C.ms_doc_parse_json, text, name, builder)
       end
     end
   end

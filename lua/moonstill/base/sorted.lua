@@ -29,6 +29,16 @@ function M.keys(t, other)
 end
 jit.off(M.keys)
 
+--- How many keys a table has.
+--- @param t table
+--- @return integer
+function M.count(t)
+  local n = 0
+  for _ in pairs(t) do n = n + 1 end
+  return n
+end
+jit.off(M.count)
+
 --- As Lua's own, in the order of `keys`. The loop may change the table: it goes over the keys that
 --- there were, and leaves out those that are gone.
 --- @param t table
