@@ -267,6 +267,61 @@ describe('rows of answers', function()
     model:free()
   end)
 
+  it('come in parts, from any prompt on, until it is enough', function()
+    local model, chat = plain()
+    local prompts, how = { 'a', 'c', 'a', 'a', 'a' }, { temperature = 3, max_new = 9, seed = 1, form = 'text' }
+    local whole = ms.generate.rows(model, chat, prompts, how)
+    for from = 1, 5 do
+      local places, list, asked = {}, {}, 0
+      how.from, how.together = from, 2
+      local next_part, report = ms.generate.parts(model, chat, prompts, how, function()
+        asked = asked + 1
+        return false
+      end)
+      for last, rows in next_part do
+        places[#places + 1] = last
+        for _, row in ipairs(rows) do list[#list + 1] = row end
+      end
+      assert.equal(5, places[#places])
+      assert.equal(math.min(5, from + 1), places[1])
+      assert.is_true(asked >= 5 - from)
+      -- the last ones of all, since an empty answer has no row
+      for k = 0, #list - 1 do assert.same(whole[#whole - k], list[#list - k] or nil) end
+      assert.equal(6 - from, #list + report.empty)
+    end
+    local times = 0
+    local next_part = ms.generate.parts(model, chat, prompts, { together = 2 }, function()
+      times = times + 1
+      return times == 5 -- in the second part
+    end)
+    assert.equal(2, (next_part()))
+    assert.is_nil(next_part())
+    assert.is_nil(next_part())
+    assert.equal(5, times)
+    model:free()
+  end)
+
+  it('come piece by piece, behind ids as well, and tell why they ended', function()
+    local model, chat = plain()
+    local tok = chat.tokenizer
+    local function all(prompt, options, halt)
+      local next_piece, told = ms.generate.pieces(model, tok, prompt, options, halt)
+      local parts = {}
+      for piece in next_piece do parts[#parts + 1] = piece end
+      return { table.concat(parts), told }
+    end
+    assert.same({ 'bc', { ended = true, halted = false, count = 3 } }, all 'a')
+    assert.same(all 'a', all(chat:prompt 'a'))
+    assert.same({ 'bc', { ended = false, halted = false, count = 2 } }, all('a', { max_new = 2 }))
+    local left = 1
+    local halted = all('a', {}, function()
+      left = left - 1
+      return left < 0
+    end)
+    assert.same({ 'b', { ended = false, halted = true, count = 1 } }, halted)
+    model:free()
+  end)
+
   it('of the project\'s own toy tokenizer train what was generated', function()
     local values = ms.smoke.sft(tools.folder() .. '/smoke')
     local chat, model = ms.chat.open(values.student), ms.model.open(values.student)

@@ -116,12 +116,17 @@ end
 
 --- Runs a generator to its end.
 --- @param generator ms_generator
---- @return integer[][] for each prompt the ids that were made
-function M.collect(generator)
+--- @param halt? fun(): boolean asked before each token: true gives it up, and frees the generator
+--- @return integer[][]? for each prompt the ids that were made; nil when it was given up
+function M.collect(generator, halt)
   generators.pointer(generator)
   local answers, step = {}, {}
   for i = 1, generator.prompts do answers[i] = {} end
   while generator:next(step) do
+    if halt and halt() then
+      generator:free()
+      return nil
+    end
     for i, answer in ipairs(answers) do
       if step[i] >= 0 then answer[#answer + 1] = step[i] end
     end
@@ -170,43 +175,60 @@ local function release(tok, how, held, piece)
   return all:sub(1, #all - keep), all:sub(#all - keep + 1)
 end
 
--- The pieces of an answer as an iterator; `told.ended` says whether a stop was reached.
-local function pieces(model, tok, prompt, how, told)
-  if type(prompt) ~= 'string' then fail('generate: prompt is a %s, not a string', type(prompt)) end
-  local next_ids = model:stream({ ends.begin(tok, prompt) }, how.ids)
+-- The ids of a prompt, which may be some already.
+local function begin(tok, prompt)
+  if type(prompt) == 'string' then return ends.begin(tok, prompt) end
+  if type(prompt) == 'table' then return prompt end
+  fail('generate: prompt is a %s, not a string', type(prompt))
+end
+
+-- The pieces of an answer as an iterator, and what is told of it.
+local function pieces(model, tok, prompt, how, halt)
+  local told = { ended = false, halted = false, count = 0 }
+  local generator, step = M.open(model, { begin(tok, prompt) }, how.ids), {}
   local detokenizer, held = tok:detokenizer { skip_special = not how.special }, ''
   local function finish()
     local last = held .. detokenizer:finish()
+    generator:free()
     detokenizer:free()
     detokenizer = nil
     return (ends.without(tok, how.spelled, last))
   end
+  local function next_piece()
+    told.halted = halt ~= nil and halt()
+    local id = not told.halted and generator:next(step) and step[1]
+    if not id then return finish() end
+    told.ended, told.count = how.is_stop[id] or false, told.count + 1
+    if how.hidden[id] then return '' end
+    local piece
+    piece, held = release(tok, how, held, detokenizer:add(id))
+    return piece
+  end
   return function()
     while detokenizer do
-      local ids, piece = next_ids(), nil
-      local id = ids and ids[1]
-      if not id then
-        piece = finish()
-      else
-        told.ended = how.is_stop[id] or false
-        if not how.hidden[id] then piece, held = release(tok, how, held, detokenizer:add(id)) end
-      end
-      if piece and piece ~= '' then return piece end
+      local piece = next_piece()
+      if piece ~= '' then return piece end
     end
-  end
+  end, told
 end
 
 --- Continues a text, piece by piece as it becomes certain: never half a character. BOS comes before
---- the prompt once, also where the prompt spells it. Without `stop` it ends at `model:ends()`, and
---- at the end of a turn where the tokenizer has turns.
+--- the prompt once, also where the prompt spells it; ids are taken as they are. Without `stop` it
+--- ends at `model:ends()`, and at the end of a turn where the tokenizer has turns.
+---
+--- What is told at the end: whether a stop was reached (`ended`) or `halt` asked for the end
+--- (`halted`), and how many tokens the answer has (`count`). Where it is neither, that is `max_new`
+--- or the context is full.
 --- @param model ms_model
 --- @param tokenizer ms_tokenizer
---- @param prompt string
+--- @param prompt string|integer[]
 --- @param options? table see `text_options`
+--- @param halt? fun(): boolean asked before each token: true ends the answer
 --- @return fun(): string?
-function M.pieces(model, tokenizer, prompt, options)
+--- @return { ended: boolean, halted: boolean, count: integer } told
+function M.pieces(model, tokenizer, prompt, options, halt)
   local how = text_options(model, tokenizer, options)
-  return pieces(model, tokenizer, prompt, how, {})
+  return pieces(model, tokenizer, prompt, how, halt)
 end
 
 --- Continues a text; returns what follows the prompt, and whether it ended (a stop was reached, and
@@ -218,9 +240,9 @@ end
 --- @return string
 --- @return boolean ended
 function M.text(model, tokenizer, prompt, options)
-  local parts, told = {}, { ended = false }
-  local how = text_options(model, tokenizer, options)
-  for piece in pieces(model, tokenizer, prompt, how, told) do parts[#parts + 1] = piece end
+  local parts = {}
+  local next_piece, told = pieces(model, tokenizer, prompt, text_options(model, tokenizer, options))
+  for piece in next_piece do parts[#parts + 1] = piece end
   return table.concat(parts), told.ended
 end
 
@@ -231,6 +253,7 @@ M.row_options = schema.new('generate', {
   form = schema.one_of({ 'ids', 'text' }, nil, 'rows hold the tokens themselves, or their text'),
   together = option(16, 'prompts that go through the model at once; draws do not depend on it',
     'integer >= 1 <= 2147483647'),
+  from = option(1, 'number of the first prompt that is answered', 'integer >= 1 <= 2147483647'),
   quiet = option(false, 'nothing is printed'),
 }, M.text_options)
 
@@ -289,23 +312,34 @@ local function prompt_ids_of(chat, prompt, i, form)
   return chat:prompt(prompt)
 end
 
--- Adds the rows of the prompts first .. last.
-local function add_rows(rows, report, model, chat, prompts, first, last, o, how)
-  local given = {}
-  for i = first, last do given[#given + 1] = prompt_ids_of(chat, prompts[i], i, o.form) end
-  how.ids.first = (how.first or 0) + first - 1
-  for k, answer_ids in ipairs(model:generate(given, how.ids)) do
-    local ended = how.is_stop[answer_ids[#answer_ids]] or false
-    local answer = visible(chat.tokenizer, how, answer_ids)
-    if #answer_ids == 0 or (o.form == 'text' and answer == '') then
-      report.empty = report.empty + 1
-    else
-      local row = row_of(o.form, prompts[first + k - 1], given[k], answer_ids, answer, ended)
-      rows[#rows + 1] = row
-      report.ended = report.ended + (ended and 1 or 0)
-      if not trains(chat, row, given[k], answer_ids) then report.differ = report.differ + 1 end
-    end
+-- The row of an answer; false for an empty one.
+local function answer_row(w, prompt, prompt_ids, answer_ids)
+  local report, how, form = w.report, w.how, w.options.form
+  local ended = how.is_stop[answer_ids[#answer_ids]] or false
+  local answer = visible(w.chat.tokenizer, how, answer_ids)
+  if #answer_ids == 0 or (form == 'text' and answer == '') then
+    report.empty = report.empty + 1
+    return false
   end
+  local row = row_of(form, prompt, prompt_ids, answer_ids, answer, ended)
+  report.ended = report.ended + (ended and 1 or 0)
+  if not trains(w.chat, row, prompt_ids, answer_ids) then report.differ = report.differ + 1 end
+  return row
+end
+
+-- The rows of the prompts first .. last; nil where that was given up.
+local function rows_of(w, first, last)
+  local given, rows = {}, {}
+  for i = first, last do
+    given[#given + 1] = prompt_ids_of(w.chat, w.prompts[i], i, w.options.form)
+  end
+  w.how.ids.first = w.first + first - 1
+  local answers = M.collect(M.open(w.model, given, w.how.ids), w.halt)
+  if not answers then return nil end
+  for k, answer_ids in ipairs(answers) do
+    rows[k] = answer_row(w, w.prompts[first + k - 1], given[k], answer_ids)
+  end
+  return rows
 end
 
 -- What `rows` and `write` are given.
@@ -313,6 +347,32 @@ local function check_rows(chat, prompts)
   check.table('generate', 'chat', chat)
   handles.pointer('tokenizer', chat.tokenizer)
   check.table('generate', 'prompts', prompts)
+end
+
+--- What `rows` gives, part by part, as the prompts go through the model: an iterator over the
+--- number of the last prompt answered and the rows of that part, of which an empty answer's is
+--- false. The report grows as it goes.
+--- @param model ms_model
+--- @param chat ms_chat
+--- @param prompts (string|table[]|integer[])[]
+--- @param options? table see `row_options`
+--- @param halt? fun(): boolean asked before each token: true gives the part up and ends
+--- @return fun(): integer?, (table|false)[]
+--- @return { ended: integer, empty: integer, differ: integer } report
+function M.parts(model, chat, prompts, options, halt)
+  check_rows(chat, prompts)
+  local o, ids = row_options(options)
+  local w = { model = model, chat = chat, prompts = prompts, options = o, halt = halt,
+    how = text_options(model, chat.tokenizer, ids), first = ids.first or 0,
+    report = { ended = 0, empty = 0, differ = 0 } }
+  local done = o.from - 1
+  return function()
+    if done >= #prompts then return nil end
+    local last = math.min(#prompts, done + o.together)
+    local rows = rows_of(w, done + 1, last)
+    done = rows and last or #prompts
+    if rows then return last, rows end
+  end, w.report
 end
 
 --- Generates an answer to each prompt, as rows that `ms.dataset` reads: { prompt_ids, answer_ids,
@@ -327,14 +387,10 @@ end
 --- @return table[] rows
 --- @return { ended: integer, empty: integer, differ: integer } report
 function M.rows(model, chat, prompts, options)
-  check_rows(chat, prompts)
-  local o, ids = row_options(options)
-  local how = text_options(model, chat.tokenizer, ids)
-  local rows, report = {}, { ended = 0, empty = 0, differ = 0 }
-  how.first = ids.first
-  for first = 1, #prompts, o.together do
-    local last = math.min(#prompts, first + o.together - 1)
-    add_rows(rows, report, model, chat, prompts, first, last, o, how)
+  local rows = {}
+  local next_part, report = M.parts(model, chat, prompts, options)
+  for _, part in next_part do
+    for _, row in ipairs(part) do rows[#rows + 1] = row or nil end
   end
   return rows, report
 end
@@ -349,7 +405,12 @@ local function summary(path, rows, report)
   return table.concat(words, ', ')
 end
 
-local ROW = { order = { 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
+local ROW = { order = { 'id', 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
+
+--- A row as a line of JSON, with its end.
+--- @param row table
+--- @return string
+function M.line(row) return json.encode(row, ROW) .. '\n' end
 
 --- Writes what `rows` gives as JSON lines; what is in the file is said.
 --- @param path string
@@ -365,7 +426,7 @@ function M.write(path, model, chat, prompts, options)
   local rows, report = M.rows(model, chat, prompts, options)
   local lines = {}
   for i, row in ipairs(rows) do
-    lines[i] = json.encode(row, ROW) .. '\n'
+    lines[i] = M.line(row)
   end
   local text = table.concat(lines)
   if ranks.world().writes then check(C.ms_file_write(path, text, #text)) end
