@@ -24,6 +24,7 @@ enum { MS_ABI = 4, MS_MAX_RANK = 8 };
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
 typedef struct ms_doc ms_doc;
+typedef struct ms_stream ms_stream;
 typedef struct ms_lock ms_lock;
 typedef struct ms_tokenizer ms_tokenizer;
 typedef struct ms_detokenizer ms_detokenizer;
@@ -102,6 +103,13 @@ ms_status ms_unique(char **text);                      /* 32 hexadecimal digits 
 ms_status ms_dir_make(const char *path);               /* with parents; existing is fine */
 ms_status ms_dir_list(const char *path, char **text);  /* names, a line each, sorted */
 ms_status ms_dir_remove(const char *path);             /* a whole tree; missing is fine */
+/* A file read from its beginning to its end, decompressed where its first bytes are gzip's or zstd's,
+ * whatever its name. Memory is bounded; what is damaged or cut off is an error with the file's name. */
+ms_status ms_stream_open(const char *path, ms_stream **out);
+/* Up to `bytes` more, as many as are at hand; *count 0 is the end. */
+ms_status ms_stream_read(ms_stream *s, void *data, int64_t bytes, int64_t *count);
+const char *ms_stream_kind(const ms_stream *s); /* "gzip", "zstd", or "" for a plain one */
+void ms_stream_close(ms_stream *s);
 int ms_path_kind(const char *path); /* 0 nothing, 1 a file or what cannot be examined, 2 folder */
 int ms_path_same(const char *a, const char *b);        /* 1: both exist and are the same file */
 /* The absolute path with its links resolved; a last part that does not exist is kept as it is. */

@@ -6,6 +6,8 @@
 #include <utf8proc.h>
 #include <xxhash.h>
 #include <yaml.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "base/memory.h"
 #include "moonstill.h"
@@ -18,7 +20,8 @@ ms_status ms_version(int libraries, char **text) {
   return ms_text_format(
       text,
       "moonstill %s\n%s\nlibyaml %s\njansson %s\nPCRE2 %s\nutf8proc %s\nxxHash %u.%u.%u\n"
-      "OpenMP %d\nCPU kernels %s",
+      "zlib %s\nzstd %s\nOpenMP %d\nCPU kernels %s",
       MS_VERSION, LUAJIT_VERSION, yaml_get_version_string(), JANSSON_VERSION, pcre,
-      utf8proc_version(), xxh / 10000, xxh / 100 % 100, xxh % 100, _OPENMP, ms_cpu_isa());
+      utf8proc_version(), xxh / 10000, xxh / 100 % 100, xxh % 100, zlibVersion(),
+      ZSTD_versionString(), _OPENMP, ms_cpu_isa());
 }

@@ -1,10 +1,11 @@
 /* no_memory.c - memory that ends inside libraries that have no allocator of their own to replace
- * (libyaml, xxHash, the C library): this program's malloc fails on demand. Each request in turn fails;
+ * (libyaml, xxHash, zstd, the C library): this program's malloc fails on demand. Each request in turn fails;
  * the call must fail too, or give the same result as if nothing had been. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include "core/moonstill.h"
 #include "core/base/file.h"
@@ -35,7 +36,7 @@ void *realloc(void *p, size_t bytes) { return must_fail() ? NULL : __libc_reallo
 #pragma GCC visibility pop
 #endif
 
-static char folder[] = "/tmp/moonstill-test.XXXXXX", path[64], yaml[4096];
+static char folder[] = "/tmp/moonstill-test.XXXXXX", path[64], compressed[64], yaml[4096];
 
 /* Sums up what there is to compare. */
 static ms_status read_yaml(uint64_t *sum) {
@@ -86,6 +87,20 @@ static ms_status list(uint64_t *sum) {
 
 static ms_status write_file(uint64_t *sum) { return ms_file_write(path, "1234", 4); }
 
+static ms_status read_zstd(uint64_t *sum) {
+  char piece[64];
+  int64_t n = 1;
+  ms_stream *s;
+  ms_status st = ms_stream_open(compressed, &s);
+  if (st != MS_OK) return st;
+  while (st == MS_OK && n) {
+    st = ms_stream_read(s, piece, sizeof piece, &n);
+    for (int64_t i = 0; i < n; i++) *sum = *sum * 31 + (unsigned char)piece[i];
+  }
+  ms_stream_close(s);
+  return st;
+}
+
 static void walk(const char *name, long least, ms_status (*call)(uint64_t *)) {
   TEST(name);
   uint64_t want = 0;
@@ -116,11 +131,16 @@ int main(void) {
   if (!mkdtemp(folder)) return 1;
   snprintf(path, sizeof path, "%s/f", folder);
   ms_file_write(path, "1234", 4);
+  snprintf(compressed, sizeof compressed, "%s/f.zst", folder);
+  char frame[4096];
+  size_t bytes = ZSTD_compress(frame, sizeof frame, yaml, strlen(yaml), 3);
+  ms_file_write(compressed, frame, (int64_t)bytes);
   walk("YAML without memory", LEAST(100), read_yaml);
   walk("JSON without memory", LEAST(10), read_json);
   walk("a hash without memory", LEAST(1), hash_file);
   walk("a list without memory", LEAST(2), list);
   walk("a file written without memory", LEAST(0), write_file);
+  walk("zstd without memory", LEAST(2), read_zstd);
   ms_dir_remove(folder);
   return test_end();
 }

@@ -84,6 +84,7 @@ function make.lock()
 end
 function make.generator() return ms.generate.open(make.model(), { { 1 } }, nil, 1) end
 function make.term() return ms.ce(1) end
+function make.stream() return require 'moonstill.base.stream'.open 'tokenizer.json' end
 function make.chat() return ms.chat.open '.' end
 
 local kinds = {}

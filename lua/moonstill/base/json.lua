@@ -15,6 +15,7 @@ local fail = require 'moonstill.base.fail'
 local known = require 'moonstill.base.options'.known
 local paths = require 'moonstill.base.paths'
 local sorted = require 'moonstill.base.sorted'
+local stream = require 'moonstill.base.stream'
 
 local M = {}
 
@@ -286,15 +287,14 @@ function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
 -- lines ------------------------------------------------------------------------------------------
 
 --- Iterates over the lines of a file, with their numbers and without their ends; any byte may occur
---- in a line, and the file is never held as a whole. The third value is true for a line that ended:
---- the last one may not have.
+--- in a line, and the file, which may be compressed, is never held as a whole. The third value is
+--- true for a line that ended: the last one may not have.
 --- @param path string
 --- @return fun(): integer?, string?, boolean?
 function M.text_lines(path)
   check.path('json', path)
   if C.ms_path_kind(path) == 2 then fail(path .. ': is a folder') end
-  local file, why = io.open(path, 'rb')
-  if not file then fail(why) end
+  local file = stream.open(path)
   local chunk, at, number = '', 1, 0
   local parts = {} -- of a line that spans chunks: joined once, so long lines cost no more
 
@@ -324,12 +324,11 @@ function M.text_lines(path)
       end
       if at <= #chunk then parts[#parts + 1] = chunk:sub(at) end
       if #parts > MOST / CHUNK then too_long() end
-      local more, problem = file:read(CHUNK)
+      local more = file:read(CHUNK)
       chunk, at = more or '', 1
       if not more then
         file:close()
         file = nil
-        if problem then fail(path .. ': ' .. problem) end
         if #parts > 0 then return line('', false) end
       end
     end
