@@ -252,9 +252,16 @@ int32_t ms_tokenizer_size(const ms_tokenizer *tok); /* largest id + 1, added tok
 /* Writes at most `capacity` ids and sets *count to how many there are: more than capacity means
  * that the call must be repeated with more room. `special`: the post-processor's tokens (BOS) are
  * added. `parse`: added tokens spelled in the text become their ids; 0 takes them as plain text
- * when they are special. The text must be UTF-8. */
+ * when they are special. The text must be UTF-8.
+ * plain[2 * plains]: first byte and last byte + 1 of parts of the text, ascending, that are plain
+ * where the rest is parsed: a special token that has a byte in one is text there.
+ * offsets[2 * capacity] or NULL: first byte and last byte + 1 of the text that each id stands for. A
+ * token with a part of a character has that part's bytes, one whose characters a normalizer made has
+ * all that they were made of, a sign put before a word has the word's first character, an added token
+ * has its spelling without the spaces that it takes, and what `special` adds stands for nothing. */
 ms_status ms_tokenizer_encode(const ms_tokenizer *tok, const char *text, int64_t bytes, int special,
-                              int parse, int32_t *ids, int64_t capacity, int64_t *count);
+                              int parse, const int64_t *plain, int64_t plains, int32_t *ids,
+                              int32_t *offsets, int64_t capacity, int64_t *count);
 ms_status ms_tokenizer_decode(const ms_tokenizer *tok, const int32_t *ids, int64_t count,
                               int skip_special, char **text, int64_t *bytes);
 /* The id of a token, which is spelled as in tokenizer.json; -1 when there is none. */

@@ -49,13 +49,16 @@ ms_status ms_added_add(ms_added *a, const char *text, size_t bytes, int32_t id, 
   return MS_OK;
 }
 
-/* The longest token that begins at p: its node and length, or 0. */
-static int32_t longest(const ms_added *a, const char *p, size_t bytes, size_t *length) {
+/* The longest token that begins at p, a special one in its first bytes only: its node and length, or
+ * 0. */
+static int32_t longest(const ms_added *a, const char *p, size_t bytes, size_t special_bytes,
+                       size_t *length) {
   int32_t best = 0, at = 0;
   for (size_t i = 0; i < bytes; i++) {
     at = child(a, at, (unsigned char)p[i]);
     if (!at) break;
     if (nodes(a)[at].id < 0) continue;
+    if (i >= special_bytes && nodes(a)[at].flags & MS_ADDED_SPECIAL) continue;
     best = at;
     *length = i + 1;
   }
@@ -90,33 +93,48 @@ static size_t strip_right(const char *text, size_t end, size_t bytes) {
   return end;
 }
 
-static ms_status add(ms_buf *out, size_t start, size_t end, int32_t id) {
-  ms_stretch s = {start, end, id};
-  return start < end || id >= 0 ? ms_buf_add(out, &s, sizeof s) : MS_OK;
+static ms_status add_text(ms_buf *out, size_t start, size_t end) {
+  ms_stretch s = {start, end, start, end, -1};
+  return start < end ? ms_buf_add(out, &s, sizeof s) : MS_OK;
 }
 
-ms_status ms_added_split(const ms_added *a, const char *text, size_t bytes, int special,
+/* Whether byte `at` is plain, and the next border behind it. Later calls ask for later bytes. */
+static int is_plain(ms_plain *plain, size_t at, size_t bytes, size_t *border) {
+  while (plain->count && (size_t)plain->range->end <= at) plain->range++, plain->count--;
+  *border = bytes;
+  if (!plain->count) return 0;
+  int inside = (size_t)plain->range->start <= at;
+  *border = (size_t)(inside ? plain->range->end : plain->range->start);
+  return inside;
+}
+
+ms_status ms_added_split(const ms_added *a, const char *text, size_t bytes, ms_plain plain,
                          ms_buf *out) {
-  size_t done = 0, length = 0;
+  size_t done = 0, length = 0, border;
   for (size_t i = 0; i < bytes;) {
-    int32_t at = a->first[(unsigned char)text[i]] ? longest(a, text + i, bytes - i, &length) : 0;
+    if (!a->first[(unsigned char)text[i]]) {
+      i++;
+      continue;
+    }
+    int letters = is_plain(&plain, i, bytes, &border);
+    int32_t at = longest(a, text + i, bytes - i, border - i, &length);
     if (!at) {
       i++;
       continue;
     }
-    size_t start = i, end = i + length;
+    ms_stretch s = {i, i + length, i, i + length, nodes(a)[at].id};
     int flags = nodes(a)[at].flags;
-    i = end; /* also for a token that is rejected: matches do not overlap */
-    if (!special && flags & MS_ADDED_SPECIAL) continue;
-    if (flags & MS_ADDED_SINGLE_WORD && !alone(text, bytes, start, end)) continue;
+    i = s.end; /* also for a token that is rejected: matches do not overlap */
+    if (letters && flags & MS_ADDED_SPECIAL) continue;
+    if (flags & MS_ADDED_SINGLE_WORD && !alone(text, bytes, s.start, s.end)) continue;
     /* Spaces that the token before has taken are not taken twice. */
-    if (flags & MS_ADDED_LSTRIP) start = strip_left(text, start, done);
-    if (flags & MS_ADDED_RSTRIP) end = strip_right(text, end, bytes);
-    MS_TRY(add(out, done, start, -1));
-    MS_TRY(add(out, start, end, nodes(a)[at].id));
-    done = end;
+    if (flags & MS_ADDED_LSTRIP) s.start = strip_left(text, s.start, done);
+    if (flags & MS_ADDED_RSTRIP) s.end = strip_right(text, s.end, bytes);
+    MS_TRY(add_text(out, done, s.start));
+    MS_TRY(ms_buf_add(out, &s, sizeof s));
+    done = s.end;
   }
-  return add(out, done, bytes, -1);
+  return add_text(out, done, bytes);
 }
 
 void ms_added_free(ms_added *a) { ms_buf_free(&a->node); }

@@ -17,7 +17,7 @@
 #include "../base/memory.h"
 #include "utf8.h"
 
-enum { FEW = 48, CACHE_KEY = 56, CACHE_IDS = 16, CACHE_SLOTS = 1 << 15 };
+enum { FEW = 48, CACHE_KEY = 48, CACHE_IDS = 12, CACHE_SLOTS = 1 << 15 };
 
 typedef struct {
   uint32_t hash;
@@ -25,10 +25,12 @@ typedef struct {
   uint16_t unused;
   char key[CACHE_KEY];
   int32_t id[CACHE_IDS];
+  uint8_t start[CACHE_IDS], end[CACHE_IDS]; /* of what each id stands for */
 } cached;
 
 typedef struct {
   int32_t id, prev, next; /* id -1: merged into the one before */
+  int32_t start, end;     /* the bytes of the word that it stands for */
 } symbol;
 typedef struct {
   uint64_t order; /* rank << 32 | position */
@@ -142,9 +144,9 @@ static int32_t char_id(const ms_bpe *m, const char *text, int32_t c, int bytes) 
   return c < MS_BPE_CHARS ? m->char_id[c] : ms_vocab_id(&m->vocab, text, (size_t)bytes);
 }
 
-static ms_status add_symbol(ms_bpe_worker *w, int32_t id) {
+static ms_status add_symbol(ms_bpe_worker *w, int32_t id, size_t start, size_t end) {
   int32_t at = (int32_t)(w->symbol.size / sizeof(symbol));
-  symbol s = {id, at - 1, at + 1};
+  symbol s = {id, at - 1, at + 1, (int32_t)start, (int32_t)end};
   return ms_buf_add(&w->symbol, &s, sizeof s);
 }
 
@@ -159,27 +161,30 @@ static int has_bytes(const ms_bpe *m, const char *text, int bytes) {
  * of a character (byte_fallback) do not add it, as in the library that writes these files. */
 static ms_status read_symbols(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes) {
   int waiting = 0, n;
+  size_t unk = 0, unk_end = 0; /* what the waiting one stands for */
   w->symbol.size = 0;
   for (size_t i = 0; i < bytes; i += (size_t)n) {
     int32_t c = ms_utf8_get(word + i, &n), id = char_id(m, word + i, c, n);
     if (id >= 0) {
-      if (waiting) MS_TRY(add_symbol(w, m->unk));
+      if (waiting) MS_TRY(add_symbol(w, m->unk, unk, unk_end));
       waiting = 0;
-      MS_TRY(add_symbol(w, id));
+      MS_TRY(add_symbol(w, id, i, i + (size_t)n));
     } else if (has_bytes(m, word + i, n)) {
-      for (int k = 0; k < n; k++)
-        MS_TRY(add_symbol(w, m->byte_id[(unsigned char)word[i + (size_t)k]]));
+      for (size_t k = i; k < i + (size_t)n; k++)
+        MS_TRY(add_symbol(w, m->byte_id[(unsigned char)word[k]], k, k + 1));
     } else if (m->unk == MS_BPE_UNK_LOST) {
       return MS_FAIL(MS_EINVAL,
                      "tokenizer: character U+%04X is not in the vocabulary, and neither "
                      "is the unknown token",
                      (unsigned)c);
     } else if (m->unk >= 0) {
-      if (waiting && !m->fuse_unk) MS_TRY(add_symbol(w, m->unk));
+      if (waiting && !m->fuse_unk) MS_TRY(add_symbol(w, m->unk, unk, unk_end));
+      if (!waiting || !m->fuse_unk) unk = i;
+      unk_end = i + (size_t)n;
       waiting = 1;
     }
   }
-  return waiting ? add_symbol(w, m->unk) : MS_OK;
+  return waiting ? add_symbol(w, m->unk, unk, unk_end) : MS_OK;
 }
 
 /* ---- merging ---- */
@@ -198,6 +203,7 @@ static int merge_few(const ms_bpe *m, symbol *s, int n) {
       if (rank[i] < rank[best]) best = i;
     if (rank[best] == INT64_MAX) break;
     s[best].id = find_pair(m, s[best].id, s[best + 1].id)->id;
+    s[best].end = s[best + 1].end;
     n--;
     memmove(s + best + 1, s + best + 2, (size_t)(n - best - 1) * sizeof *s);
     if (best + 1 < n)
@@ -249,6 +255,7 @@ static ms_status merge_many(const ms_bpe *m, ms_bpe_worker *w, int32_t n) {
     const ms_bpe_pair *p = find_pair(m, s[left].id, s[right].id);
     if (!p || p->id != top.id) continue; /* one of the two has changed since */
     s[left].id = p->id;
+    s[left].end = s[right].end;
     s[left].next = s[right].next;
     s[right].id = -1;
     if (s[left].next < n) s[s[left].next].prev = left;
@@ -258,44 +265,69 @@ static ms_status merge_many(const ms_bpe *m, ms_bpe_worker *w, int32_t n) {
   return MS_OK;
 }
 
-/* Adds the ids of a word without asking the cache. */
-static ms_status encode_new(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes,
-                            ms_buf *ids) {
+/* Leaves in w->symbol what a word is made of, without asking the cache. */
+static ms_status encode_new(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes) {
   MS_TRY(read_symbols(m, w, word, bytes));
   symbol *s = (void *)w->symbol.data;
-  int32_t n = (int32_t)(w->symbol.size / sizeof *s);
+  int32_t n = (int32_t)(w->symbol.size / sizeof *s), left = 0;
   if (n > FEW) {
     MS_TRY(merge_many(m, w, n));
+    for (int32_t i = 0; i < n; i++)
+      if (s[i].id >= 0) s[left++] = s[i];
   } else {
-    n = merge_few(m, s, n);
+    left = merge_few(m, s, n);
   }
-  MS_TRY(ms_buf_reserve(ids, (size_t)n * sizeof(int32_t)));
-  for (int32_t i = 0; i < n; i++)
-    if (s[i].id >= 0) MS_TRY(ms_buf_add(ids, &s[i].id, sizeof s[i].id));
+  w->symbol.size = (size_t)left * sizeof *s;
   return MS_OK;
 }
 
 /* ---- words ---- */
 
+typedef struct {
+  ms_buf *ids, *ranges; /* ranges: or NULL */
+  size_t at;            /* where in the word the part begins that is encoded */
+} output;
+
+static ms_status give(const output *out, int32_t id, int32_t start, int32_t end) {
+  ms_range r = {(int32_t)out->at + start, (int32_t)out->at + end};
+  if (out->ranges) MS_TRY(ms_buf_add(out->ranges, &r, sizeof r));
+  return ms_buf_add(out->ids, &id, sizeof id);
+}
+
+static ms_status give_cached(const output *out, const cached *c) {
+  if (!out->ranges) return ms_buf_add(out->ids, c->id, c->ids * sizeof *c->id);
+  for (int i = 0; i < c->ids; i++) MS_TRY(give(out, c->id[i], c->start[i], c->end[i]));
+  return MS_OK;
+}
+
+static ms_status give_new(const output *out, const ms_bpe_worker *w) {
+  const symbol *s = (const void *)w->symbol.data;
+  size_t n = w->symbol.size / sizeof *s;
+  MS_TRY(ms_buf_reserve(out->ids, n * sizeof s->id));
+  for (size_t i = 0; i < n; i++) MS_TRY(give(out, s[i].id, s[i].start, s[i].end));
+  return MS_OK;
+}
+
 static ms_status encode_short(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes,
-                              ms_buf *ids) {
+                              const output *out) {
   uint32_t hash = (uint32_t)XXH3_64bits(word, bytes);
   cached *c = &w->cache[hash & (CACHE_SLOTS - 1)];
   if (c->hash == hash && c->bytes == bytes && !memcmp(c->key, word, bytes))
-    return ms_buf_add(ids, c->id, c->ids * sizeof *c->id);
-  size_t before = ids->size;
+    return give_cached(out, c);
   int32_t whole = m->ignore_merges ? ms_vocab_id(&m->vocab, word, bytes) : -1;
-  if (whole >= 0) {
-    MS_TRY(ms_buf_add(ids, &whole, sizeof whole));
-  } else {
-    MS_TRY(encode_new(m, w, word, bytes, ids));
-  }
-  size_t made = ids->size - before;
-  if (made > sizeof c->id) return MS_OK;
-  *c = (cached){.hash = hash, .bytes = (uint8_t)bytes, .ids = (uint8_t)(made / sizeof *c->id)};
+  w->symbol.size = 0;
+  MS_TRY(whole >= 0 ? add_symbol(w, whole, 0, bytes) : encode_new(m, w, word, bytes));
+  const symbol *s = (const void *)w->symbol.data;
+  size_t n = w->symbol.size / sizeof *s;
+  if (n > CACHE_IDS) return give_new(out, w);
+  *c = (cached){.hash = hash, .bytes = (uint8_t)bytes, .ids = (uint8_t)n};
   memcpy(c->key, word, bytes);
-  if (made) memcpy(c->id, ids->data + before, made);
-  return MS_OK;
+  for (size_t i = 0; i < n; i++) {
+    c->id[i] = s[i].id;
+    c->start[i] = (uint8_t)s[i].start;
+    c->end[i] = (uint8_t)s[i].end;
+  }
+  return give_cached(out, c);
 }
 
 /* Where the part that begins the word ends: at the first place that no merge can cross. Unknown
@@ -316,23 +348,25 @@ static size_t part_end(const ms_bpe *m, const char *word, size_t bytes) {
 }
 
 ms_status ms_bpe_encode(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes,
-                        ms_buf *ids) {
+                        ms_buf *ids, ms_buf *ranges) {
+  output out = {ids, ranges, 0};
   if (!bytes) return MS_OK;
-  if (bytes <= CACHE_KEY) return encode_short(m, w, word, bytes, ids);
+  if (bytes <= CACHE_KEY) return encode_short(m, w, word, bytes, &out);
   if (m->ignore_merges) {
     int32_t whole = ms_vocab_id(&m->vocab, word, bytes);
-    if (whole >= 0) return ms_buf_add(ids, &whole, sizeof whole);
+    if (whole >= 0) return give(&out, whole, 0, (int32_t)bytes);
   }
-  while (bytes) {
-    size_t n = part_end(m, word, bytes);
+  while (out.at < bytes) {
+    const char *part = word + out.at;
+    size_t n = part_end(m, part, bytes - out.at);
     /* With ignore_merges the cache holds whole words, which a part is not. */
     if (n <= CACHE_KEY && !m->ignore_merges) {
-      MS_TRY(encode_short(m, w, word, n, ids));
+      MS_TRY(encode_short(m, w, part, n, &out));
     } else {
-      MS_TRY(encode_new(m, w, word, n, ids));
+      MS_TRY(encode_new(m, w, part, n));
+      MS_TRY(give_new(&out, w));
     }
-    word += n;
-    bytes -= n;
+    out.at += n;
   }
   return MS_OK;
 }

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "buf.h"
+#include "draft.h"
 #include "vocab.h"
 
 typedef struct ms_bpe_pair {
@@ -37,8 +37,10 @@ void ms_bpe_free(ms_bpe *m);
 typedef struct ms_bpe_worker ms_bpe_worker;
 ms_status ms_bpe_worker_new(ms_bpe_worker **out);
 void ms_bpe_worker_free(ms_bpe_worker *w);
-/* Adds the ids (int32_t) of one word, valid UTF-8, to `ids`. */
+/* Adds the ids (int32_t) of one word, valid UTF-8, to `ids`, and unless it is NULL which bytes of the
+ * word each stands for (ms_range, never empty) to `ranges`. These ascend, but for an unknown token
+ * behind the bytes of characters that come after its own. */
 ms_status ms_bpe_encode(const ms_bpe *m, ms_bpe_worker *w, const char *word, size_t bytes,
-                        ms_buf *ids);
+                        ms_buf *ids, ms_buf *ranges);
 
 #endif

@@ -1,8 +1,6 @@
 /* buf.c - a growing run of bytes. */
 #include "buf.h"
 
-#include <string.h>
-
 #include "../base/memory.h"
 
 ms_status ms_buf_reserve(ms_buf *b, size_t more) {
@@ -13,13 +11,6 @@ ms_status ms_buf_reserve(ms_buf *b, size_t more) {
   MS_TRY(ms_grow(&p, b->size, room, "text buffer"));
   b->data = p;
   b->room = room;
-  return MS_OK;
-}
-
-ms_status ms_buf_add(ms_buf *b, const void *data, size_t bytes) {
-  MS_TRY(ms_buf_reserve(b, bytes));
-  if (bytes) memcpy(b->data + b->size, data, bytes);
-  b->size += bytes;
   return MS_OK;
 }
 

@@ -161,14 +161,14 @@ static ms_status metaspace(ms_detokenizer *d, int i, const char *text, size_t by
 }
 
 static ms_status replace(ms_detokenizer *d, int i, const char *text, size_t bytes) {
-  ms_buf made = {0};
+  ms_draft made = {0};
   ms_matcher *m = NULL;
   const ms_step *s = &d->tok->decoder.step[i];
   ms_status st = s->regex ? ms_matcher_new(&m) : MS_OK;
-  if (st == MS_OK) st = ms_step_replace(s, m, text, bytes, &made, &d->room);
-  if (st == MS_OK) st = feed(d, i + 1, made.data, made.size);
+  if (st == MS_OK) st = ms_step_replace(s, m, (ms_slice){text, bytes, NULL}, &made, &d->room);
+  if (st == MS_OK) st = feed(d, i + 1, made.text.data, made.text.size);
   ms_matcher_free(m);
-  ms_buf_free(&made);
+  ms_draft_free(&made);
   return st;
 }
 

@@ -401,18 +401,19 @@ static ms_status place_added(ms_tokenizer *tok, const json_t *text, int normaliz
                              int flags) {
   const char *p = json_string_value(text);
   size_t bytes = json_string_length(text);
-  ms_buf out = {0}, spare = {0};
+  ms_draft out = {0}, spare = {0};
+  ms_slice in = {p, bytes, NULL};
   ms_room room = {0};
   ms_matcher *m = NULL;
   ms_room_give(&room, bytes);
   if (!normalized) return ms_added_add(&tok->added[0], p, bytes, id, flags);
   /* Tokens that are looked for in normalized text are normalized themselves. */
   ms_status st = ms_matcher_new(&m);
-  if (st == MS_OK) st = ms_normalize(&tok->normalizer, m, p, bytes, &out, &spare, &room);
-  if (st == MS_OK) st = ms_added_add(&tok->added[1], out.data, out.size, id, flags);
+  if (st == MS_OK) st = ms_normalize(&tok->normalizer, m, in, &out, &spare, &room);
+  if (st == MS_OK) st = ms_added_add(&tok->added[1], out.text.data, out.text.size, id, flags);
   ms_matcher_free(m);
-  ms_buf_free(&out);
-  ms_buf_free(&spare);
+  ms_draft_free(&out);
+  ms_draft_free(&spare);
   return st;
 }
 

@@ -84,9 +84,9 @@ static ms_status split(const ms_step *s, ms_matcher *m, ms_words *w) {
     c.span = ((const ms_span *)(const void *)w->span.data)[i];
     if (c.span.start == c.span.end) continue;
     if (s->is_in) {
-      MS_TRY(cut_class(&c, w->text.data));
+      MS_TRY(cut_class(&c, w->text.text.data));
     } else {
-      MS_TRY(cut_pattern(&c, m, w->text.data));
+      MS_TRY(cut_pattern(&c, m, w->text.text.data));
     }
   }
   ms_buf swap = w->span;
@@ -95,70 +95,83 @@ static ms_status split(const ms_step *s, ms_matcher *m, ms_words *w) {
   return MS_OK;
 }
 
-static ms_status add_bytes(ms_buf *out, const char *text, size_t bytes) {
-  MS_TRY(ms_buf_reserve(out, 2 * bytes));
-  char *at = out->data + out->size;
-  for (size_t i = 0; i < bytes; i++) {
-    int32_t c = ms_byte_char((unsigned char)text[i]);
+static ms_status add_bytes(ms_slice in, ms_draft *out) {
+  MS_TRY(ms_buf_reserve(&out->text, 2 * in.bytes));
+  char *at = out->text.data + out->text.size;
+  for (size_t i = 0; i < in.bytes; i++) {
+    int32_t c = ms_byte_char((unsigned char)in.text[i]);
     if (c >= 0x80) *at++ = (char)(0xC0 | c >> 6);
     *at++ = (char)(c < 0x80 ? c : 0x80 | (c & 0x3F));
   }
-  out->size = (size_t)(at - out->data);
+  out->text.size = (size_t)(at - out->text.data);
+  if (!in.from) return MS_OK;
+  MS_TRY(ms_buf_reserve(&out->from, 2 * in.bytes * sizeof(ms_range)));
+  ms_range *from = (void *)(out->from.data + out->from.size), *first = from;
+  for (size_t i = 0; i < in.bytes; i++) {
+    if (ms_byte_char((unsigned char)in.text[i]) >= 0x80) *from++ = in.from[i];
+    *from++ = in.from[i];
+  }
+  out->from.size += (size_t)(from - first) * sizeof *from;
   return MS_OK;
 }
 
-static ms_status add_meta(const ms_step *s, const char *text, size_t bytes, int first,
-                          ms_buf *out) {
-  size_t before = out->size;
-  for (size_t i = 0; i < bytes; i++) {
-    if (text[i] == ' ') {
-      MS_TRY(ms_buf_add(out, s->text, s->text_bytes));
-    } else {
-      MS_TRY(ms_buf_add(out, text + i, 1));
-    }
-  }
+/* A sign that is put before a word stands for the word's first character, as that before it. */
+static ms_status put_before(ms_slice in, const char *text, size_t bytes, ms_draft *out) {
+  ms_range first = in.from ? ms_slice_first(in) : (ms_range){0, 0};
+  return ms_draft_put(out, text, bytes, in.from ? &first : NULL);
+}
+
+static int begins_with(ms_slice in, const ms_step *s) {
+  return in.bytes >= s->text_bytes && !memcmp(in.text, s->text, s->text_bytes);
+}
+
+static ms_status add_meta(const ms_step *s, ms_slice in, int first, ms_draft *out) {
   int wanted = s->scheme == MS_SCHEME_ALWAYS || (s->scheme == MS_SCHEME_FIRST && first);
-  size_t made = out->size - before;
-  if (!wanted || (made >= s->text_bytes && !memcmp(out->data + before, s->text, s->text_bytes)))
-    return MS_OK;
-  MS_TRY(ms_buf_reserve(out, s->text_bytes));
-  memmove(out->data + before + s->text_bytes, out->data + before, made);
-  memcpy(out->data + before, s->text, s->text_bytes);
-  out->size += s->text_bytes;
-  return MS_OK;
+  size_t done = 0;
+  if (!in.bytes) return MS_OK;
+  if (wanted && *in.text != ' ' && !begins_with(in, s))
+    MS_TRY(put_before(in, s->text, s->text_bytes, out));
+  for (size_t i = 0; i < in.bytes; i++) {
+    if (in.text[i] != ' ') continue;
+    MS_TRY(ms_draft_add(out, ms_slice_part(in, done, i)));
+    MS_TRY(ms_draft_put(out, s->text, s->text_bytes, in.from ? in.from + i : NULL));
+    done = i + 1;
+  }
+  return ms_draft_add(out, ms_slice_part(in, done, in.bytes));
+}
+
+static ms_status add_prefix(ms_slice in, ms_draft *out) {
+  if (in.bytes && *in.text != ' ') MS_TRY(put_before(in, " ", 1, out));
+  return ms_draft_add(out, in);
 }
 
 /* Rewrites every word by a step. */
 static ms_status rewrite(const ms_step *s, ms_words *w, ms_room *room) {
   size_t n = w->span.size / sizeof(ms_span);
   ms_span *span = (void *)w->span.data;
-  w->spare_text.size = 0;
+  ms_slice all = ms_draft_slice(&w->text);
+  ms_draft_clear(&w->spare_text);
   for (size_t i = 0; i < n; i++) {
-    const char *text = w->text.data + span[i].start;
-    size_t bytes = span[i].end - span[i].start;
-    span[i].start = w->spare_text.size;
-    if (s->kind == MS_STEP_BYTES) {
-      MS_TRY(add_bytes(&w->spare_text, text, bytes));
-    } else if (s->kind == MS_STEP_META) {
-      if (bytes) MS_TRY(add_meta(s, text, bytes, span[i].first, &w->spare_text));
-    } else {
-      if (bytes && *text != ' ') MS_TRY(ms_buf_add(&w->spare_text, " ", 1));
-      MS_TRY(ms_buf_add(&w->spare_text, text, bytes));
+    ms_slice word = ms_slice_part(all, span[i].start, span[i].end);
+    span[i].start = w->spare_text.text.size;
+    switch (s->kind) {
+      case MS_STEP_BYTES: MS_TRY(add_bytes(word, &w->spare_text)); break;
+      case MS_STEP_META: MS_TRY(add_meta(s, word, span[i].first, &w->spare_text)); break;
+      default: MS_TRY(add_prefix(word, &w->spare_text));
     }
-    span[i].end = w->spare_text.size;
+    span[i].end = w->spare_text.text.size;
     MS_TRY(ms_room_take(room, span[i].end - span[i].start));
   }
-  ms_buf swap = w->text;
-  w->text = w->spare_text;
-  w->spare_text = swap;
+  ms_draft_swap(&w->text, &w->spare_text);
   return MS_OK;
 }
 
-ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                         int first, ms_words *w, ms_room *room) {
-  ms_span whole = {0, bytes, first};
-  w->text.size = w->span.size = 0;
-  MS_TRY(ms_buf_add(&w->text, text, bytes));
+ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, ms_slice in, int first, ms_words *w,
+                         ms_room *room) {
+  ms_span whole = {0, in.bytes, first};
+  w->span.size = 0;
+  ms_draft_clear(&w->text);
+  MS_TRY(ms_draft_add(&w->text, in));
   MS_TRY(ms_buf_add(&w->span, &whole, sizeof whole));
   for (int i = 0; i < steps->count; i++) {
     if (steps->step[i].kind == MS_STEP_SPLIT) {
@@ -171,8 +184,8 @@ ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text,
 }
 
 void ms_words_free(ms_words *w) {
-  ms_buf_free(&w->text);
+  ms_draft_free(&w->text);
+  ms_draft_free(&w->spare_text);
   ms_buf_free(&w->span);
-  ms_buf_free(&w->spare_text);
   ms_buf_free(&w->spare_span);
 }

@@ -46,21 +46,22 @@ ms_status ms_room_take(ms_room *room, size_t bytes) {
   return MS_OK;
 }
 
-ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
-                          ms_buf *out, ms_room *room) {
+ms_status ms_step_replace(const ms_step *s, ms_matcher *m, ms_slice in, ms_draft *out,
+                          ms_room *room) {
   size_t done = 0, from = 0, start, end;
   int found;
-  while (from <= bytes) {
-    MS_TRY(ms_step_find(s, m, text, bytes, from, &start, &end, &found));
+  while (from <= in.bytes) {
+    MS_TRY(ms_step_find(s, m, in.text, in.bytes, from, &start, &end, &found));
     if (!found) break;
     if (start == end)
       return MS_FAIL(MS_EUNSUPPORTED, "tokenizer: Replace: its pattern matches the empty text");
     MS_TRY(ms_room_take(room, s->text_bytes));
-    MS_TRY(ms_buf_add(out, text + done, start - done));
-    MS_TRY(ms_buf_add(out, s->text, s->text_bytes));
+    MS_TRY(ms_draft_add(out, ms_slice_part(in, done, start)));
+    ms_range all = in.from ? ms_slice_range(ms_slice_part(in, start, end)) : (ms_range){0, 0};
+    MS_TRY(ms_draft_put(out, s->text, s->text_bytes, in.from ? &all : NULL));
     done = from = end;
   }
-  return ms_buf_add(out, text + done, bytes - done);
+  return ms_draft_add(out, ms_slice_part(in, done, in.bytes));
 }
 
 /* Bytes that are printable in Latin-1 stand for themselves; the others are, in order, the

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "../moonstill.h"
-#include "buf.h"
+#include "draft.h"
 #include "regex.h"
 
 enum {
@@ -62,14 +62,15 @@ typedef struct ms_room {
 void ms_room_give(ms_room *room, size_t bytes);
 ms_status ms_room_take(ms_room *room, size_t bytes);
 
-/* Adds to `out` the text with every match of s replaced by its `text`. */
-ms_status ms_step_replace(const ms_step *s, ms_matcher *m, const char *text, size_t bytes,
-                          ms_buf *out, ms_room *room);
+/* Adds to `out` the text with every match of s replaced by its `text`, which stands for all of the
+ * match. */
+ms_status ms_step_replace(const ms_step *s, ms_matcher *m, ms_slice in, ms_draft *out,
+                          ms_room *room);
 
 /* Applies a normalizer to one stretch of text. The result is in `out`, whose old content is lost;
  * `spare` is scratch. */
-ms_status ms_normalize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                       ms_buf *out, ms_buf *spare, ms_room *room);
+ms_status ms_normalize(const ms_steps *steps, ms_matcher *m, ms_slice in, ms_draft *out,
+                       ms_draft *spare, ms_room *room);
 
 /* A word of a text; `first`: it begins where the whole text begins. */
 typedef struct ms_span {
@@ -77,12 +78,12 @@ typedef struct ms_span {
   int first;
 } ms_span;
 typedef struct ms_words {
-  ms_buf text, span; /* span: of ms_span */
-  ms_buf spare_text, spare_span;
+  ms_draft text, spare_text;
+  ms_buf span, spare_span; /* of ms_span */
 } ms_words;
 /* Cuts a stretch of normalized text into words, in w->text and w->span. */
-ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, const char *text, size_t bytes,
-                         int first, ms_words *w, ms_room *room);
+ms_status ms_pretokenize(const ms_steps *steps, ms_matcher *m, ms_slice in, int first, ms_words *w,
+                         ms_room *room);
 void ms_words_free(ms_words *w);
 
 /* The character that stands for a byte in byte-level vocabularies, and back (-1: none). */

@@ -14,11 +14,15 @@ static void free_worker(ms_worker *w) {
   ms_matcher_free(w->matcher);
   ms_bpe_worker_free(w->bpe);
   ms_words_free(&w->words);
-  ms_buf_free(&w->normal);
-  ms_buf_free(&w->spare);
+  ms_draft_free(&w->normal);
+  ms_draft_free(&w->spare);
   ms_buf_free(&w->raw);
   ms_buf_free(&w->cooked);
+  ms_buf_free(&w->whole);
+  ms_buf_free(&w->plain[0]);
+  ms_buf_free(&w->plain[1]);
   ms_buf_free(&w->ids);
+  ms_buf_free(&w->ranges);
   ms_free(w);
 }
 
@@ -72,7 +76,8 @@ ms_status ms_tokenizer_open(const char *path, ms_tokenizer **out) {
 
 /* ---- workers ---- */
 
-static ms_status borrow(ms_tokenizer *tok, ms_worker **out) {
+ms_status ms_worker_borrow(const ms_tokenizer *from, ms_worker **out) {
+  ms_tokenizer *tok = (ms_tokenizer *)from;
   void *p;
   pthread_mutex_lock(&tok->lock);
   ms_worker *w = tok->workers;
@@ -92,9 +97,13 @@ static ms_status borrow(ms_tokenizer *tok, ms_worker **out) {
   return MS_OK;
 }
 
-static void give_back(ms_tokenizer *tok, ms_worker *w) {
+void ms_worker_give_back(const ms_tokenizer *to, ms_worker *w) {
   enum { KEEP = 64 << 20 }; /* a worker that one huge text made larger is not kept */
-  if (w->words.text.room + w->words.span.room + w->normal.room + w->ids.room > KEEP) {
+  ms_tokenizer *tok = (ms_tokenizer *)to;
+  if (!w) return;
+  if (w->words.text.text.room + w->words.span.room + w->normal.text.room + w->ids.room +
+          w->whole.room >
+      KEEP) {
     free_worker(w);
     return;
   }
@@ -104,77 +113,173 @@ static void give_back(ms_tokenizer *tok, ms_worker *w) {
   pthread_mutex_unlock(&tok->lock);
 }
 
-/* ---- encoding ---- */
+/* ---- plain parts ---- */
 
-static ms_status encode_words(const ms_tokenizer *tok, ms_worker *w, const char *text, size_t bytes,
-                              int first) {
-  MS_TRY(ms_pretokenize(&tok->pretokenizer, w->matcher, text, bytes, first, &w->words, &w->room));
-  const ms_span *span = (const void *)w->words.span.data;
-  for (size_t i = 0; i < w->words.span.size / sizeof *span; i++)
-    MS_TRY(ms_bpe_encode(&tok->bpe, w->bpe, w->words.text.data + span[i].start,
-                         span[i].end - span[i].start, &w->ids));
+static ms_status add_plain(ms_buf *out, int32_t start, int32_t end) {
+  ms_range r = {start, end}, *last = (ms_range *)(void *)(out->data + out->size) - 1;
+  if (start == end) return MS_OK;
+  if (!out->size || last->end < start) return ms_buf_add(out, &r, sizeof r);
+  if (last->end < end) last->end = end; /* ranges that touch are one */
   return MS_OK;
 }
 
-static ms_status encode_text(const ms_tokenizer *tok, ms_worker *w, const char *text, size_t bytes,
-                             int parse, int first) {
-  if (tok->normalizer.count) {
-    MS_TRY(
-        ms_normalize(&tok->normalizer, w->matcher, text, bytes, &w->normal, &w->spare, &w->room));
-    text = w->normal.data;
-    bytes = w->normal.size;
+static ms_plain plain_of(const ms_buf *b) {
+  return (ms_plain){(const void *)b->data, b->size / sizeof(ms_range)};
+}
+
+/* The plain parts of a text of `bytes`, which are checked here. */
+static ms_status read_plain(ms_buf *out, const ms_manner *how, int64_t bytes) {
+  int64_t done = 0;
+  out->size = 0;
+  for (int64_t i = 0; i < how->plains; i++) {
+    int64_t start = how->plain[2 * i], end = how->plain[2 * i + 1];
+    MS_REQUIRE(start >= done && end >= start && end <= bytes,
+               "tokenizer: plain: pair %lld is %lld..%lld, expected ascending numbers in "
+               "%lld..%lld, from the end before to the end of the text",
+               (long long)i + 1, (long long)start, (long long)end, (long long)done,
+               (long long)bytes);
+    done = end;
+    MS_TRY(add_plain(out, (int32_t)start, (int32_t)end));
   }
-  w->cooked.size = 0;
-  MS_TRY(ms_added_split(&tok->added[1], text, bytes, parse, &w->cooked));
+  if (how->parse) return MS_OK;
+  out->size = 0;
+  return add_plain(out, 0, (int32_t)bytes);
+}
+
+/* Which bytes of a rewritten text came from plain ones. */
+static ms_status find_plain(ms_buf *out, ms_plain plain, ms_slice text) {
+  out->size = 0;
+  for (size_t i = 0; i < text.bytes && plain.count; i++) {
+    while (plain.count && plain.range->end <= text.from[i].start) plain.range++, plain.count--;
+    if (plain.count && plain.range->start < text.from[i].end)
+      MS_TRY(add_plain(out, (int32_t)i, (int32_t)i + 1));
+  }
+  return MS_OK;
+}
+
+/* Ranges in which each byte of a text came from itself; one at least, so that an empty text is traced. */
+static ms_status whole_text(ms_buf *out, size_t bytes, const ms_range **from) {
+  for (size_t i = out->size / sizeof **from; !i || i < bytes; i++) {
+    ms_range r = {(int32_t)i, (int32_t)i + 1};
+    MS_TRY(ms_buf_add(out, &r, sizeof r));
+  }
+  *from = (const void *)out->data;
+  return MS_OK;
+}
+
+/* ---- encoding ---- */
+
+static ms_status add_id(ms_worker *w, int32_t id, const ms_range *range) {
+  if (range) MS_TRY(ms_buf_add(&w->ranges, range, sizeof *range));
+  return ms_buf_add(&w->ids, &id, sizeof id);
+}
+
+/* What is put around a text stands for none of it. */
+static ms_status add_around(ms_worker *w, const ms_buf *ids, size_t at, int traced) {
+  const int32_t *id = (const void *)ids->data;
+  ms_range none = {(int32_t)at, (int32_t)at};
+  for (size_t i = 0; i < ids->size / sizeof *id; i++)
+    MS_TRY(add_id(w, id[i], traced ? &none : NULL));
+  return MS_OK;
+}
+
+static ms_status add_added(ms_worker *w, const ms_stretch *s, ms_slice in) {
+  if (!in.from) return add_id(w, s->id, NULL);
+  ms_range r = ms_slice_range(ms_slice_part(in, s->spelled, s->spelled_end));
+  return add_id(w, s->id, &r);
+}
+
+static ms_status encode_words(const ms_tokenizer *tok, ms_worker *w, ms_slice in, int first) {
+  MS_TRY(ms_pretokenize(&tok->pretokenizer, w->matcher, in, first, &w->words, &w->room));
+  const ms_span *span = (const void *)w->words.span.data;
+  ms_slice all = ms_draft_slice(&w->words.text);
+  for (size_t i = 0; i < w->words.span.size / sizeof *span; i++) {
+    ms_slice word = ms_slice_part(all, span[i].start, span[i].end);
+    size_t done = w->ranges.size / sizeof(ms_range);
+    MS_TRY(ms_bpe_encode(&tok->bpe, w->bpe, word.text, word.bytes, &w->ids,
+                         word.from ? &w->ranges : NULL));
+    ms_range *r = (void *)w->ranges.data;
+    for (size_t k = done; word.from && k < w->ranges.size / sizeof *r; k++)
+      r[k] = ms_slice_range(ms_slice_part(word, (size_t)r[k].start, (size_t)r[k].end));
+  }
+  return MS_OK;
+}
+
+/* Encodes a stretch between the tokens that are looked for in the raw text. */
+static ms_status encode_text(const ms_tokenizer *tok, ms_worker *w, ms_slice in, int parse,
+                             int first) {
+  if (tok->normalizer.count) {
+    MS_TRY(ms_normalize(&tok->normalizer, w->matcher, in, &w->normal, &w->spare, &w->room));
+    in = ms_draft_slice(&w->normal);
+  }
+  w->cooked.size = w->plain[1].size = 0;
+  if (!parse) MS_TRY(add_plain(&w->plain[1], 0, (int32_t)in.bytes));
+  if (parse && in.from) MS_TRY(find_plain(&w->plain[1], plain_of(&w->plain[0]), in));
+  MS_TRY(ms_added_split(&tok->added[1], in.text, in.bytes, plain_of(&w->plain[1]), &w->cooked));
   const ms_stretch *s = (const void *)w->cooked.data;
   for (size_t i = 0; i < w->cooked.size / sizeof *s; i++) {
     if (s[i].id >= 0) {
-      MS_TRY(ms_buf_add(&w->ids, &s[i].id, sizeof s[i].id));
+      MS_TRY(add_added(w, &s[i], in));
     } else {
-      MS_TRY(
-          encode_words(tok, w, text + s[i].start, s[i].end - s[i].start, first && s[i].start == 0));
+      MS_TRY(encode_words(tok, w, ms_slice_part(in, s[i].start, s[i].end), first && !s[i].start));
     }
   }
   return MS_OK;
 }
 
-static ms_status encode(const ms_tokenizer *tok, ms_worker *w, const char *text, size_t bytes,
-                        int special, int parse) {
-  w->ids.size = w->raw.size = 0;
-  w->room = (ms_room){0};
-  ms_room_give(&w->room, bytes);
-  if (special) MS_TRY(ms_buf_add(&w->ids, tok->before.data, tok->before.size));
-  MS_TRY(ms_added_split(&tok->added[0], text, bytes, parse, &w->raw));
+static ms_status encode(const ms_tokenizer *tok, ms_worker *w, ms_slice in, const ms_manner *how) {
+  int traced = in.from != NULL;
+  ms_room_give(&w->room, in.bytes);
+  if (how->special) MS_TRY(add_around(w, &tok->before, 0, traced));
+  MS_TRY(ms_added_split(&tok->added[0], in.text, in.bytes, plain_of(&w->plain[0]), &w->raw));
   const ms_stretch *s = (const void *)w->raw.data;
   for (size_t i = 0; i < w->raw.size / sizeof *s; i++) {
     if (s[i].id >= 0) {
-      MS_TRY(ms_buf_add(&w->ids, &s[i].id, sizeof s[i].id));
+      MS_TRY(add_added(w, &s[i], in));
     } else {
-      MS_TRY(encode_text(tok, w, text + s[i].start, s[i].end - s[i].start, parse, !s[i].start));
+      MS_TRY(encode_text(tok, w, ms_slice_part(in, s[i].start, s[i].end), how->parse, !s[i].start));
     }
   }
-  return special ? ms_buf_add(&w->ids, tok->after.data, tok->after.size) : MS_OK;
+  if (how->special) MS_TRY(add_around(w, &tok->after, in.bytes, traced));
+  ms_ranges_ascend((void *)w->ranges.data, w->ranges.size / sizeof(ms_range));
+  return MS_OK;
 }
 
-ms_status ms_tokenizer_encode(const ms_tokenizer *tok, const char *text, int64_t bytes, int special,
-                              int parse, int32_t *ids, int64_t capacity, int64_t *count) {
+ms_status ms_worker_encode(const ms_tokenizer *tok, ms_worker *w, const char *text, int64_t bytes,
+                           const ms_manner *how) {
   enum { MOST = 512 << 20 }; /* positions are int32_t, and a byte can become two */
-  ms_worker *w;
-  MS_REQUIRE(tok && (text || !bytes) && (ids || !capacity) && count && capacity >= 0,
-             "tokenizer: encode: a NULL argument or a capacity below 0");
   MS_REQUIRE(bytes >= 0 && bytes <= MOST, "tokenizer: text of %lld bytes, limit %d",
              (long long)bytes, MOST);
   int64_t bad = ms_utf8_check(text, (size_t)bytes);
   MS_REQUIRE(bad < 0, "tokenizer: text is not UTF-8 at byte %lld of %lld (0x%02X)", (long long)bad,
              (long long)bytes, (unsigned char)text[bad]);
-  MS_TRY(borrow((ms_tokenizer *)tok, &w));
-  ms_status st = encode(tok, w, text, (size_t)bytes, special, parse);
+  ms_slice in = {text, (size_t)bytes, NULL};
+  w->ids.size = w->ranges.size = w->raw.size = 0;
+  w->room = (ms_room){0};
+  MS_TRY(read_plain(&w->plain[0], how, bytes));
+  /* Which bytes of a normalized text are plain is known by where they came from. */
+  if (how->traced || (how->parse && w->plain[0].size))
+    MS_TRY(whole_text(&w->whole, in.bytes, &in.from));
+  return encode(tok, w, in, how);
+}
+
+ms_status ms_tokenizer_encode(const ms_tokenizer *tok, const char *text, int64_t bytes, int special,
+                              int parse, const int64_t *plain, int64_t plains, int32_t *ids,
+                              int32_t *offsets, int64_t capacity, int64_t *count) {
+  ms_worker *w;
+  ms_manner how = {special, parse, offsets != NULL, plain, plains};
+  MS_REQUIRE(tok && (text || !bytes) && (ids || !capacity) && count && capacity >= 0 &&
+                 plains >= 0 && (plain || !plains),
+             "tokenizer: encode: a NULL argument or a number below 0");
+  MS_TRY(ms_worker_borrow(tok, &w));
+  ms_status st = ms_worker_encode(tok, w, text, bytes, &how);
   if (st == MS_OK) {
     *count = (int64_t)(w->ids.size / sizeof *ids);
-    int64_t n = *count < capacity ? *count : capacity;
-    if (n) memcpy(ids, w->ids.data, (size_t)n * sizeof *ids);
+    size_t n = (size_t)(*count < capacity ? *count : capacity);
+    if (n) memcpy(ids, w->ids.data, n * sizeof *ids);
+    if (n && offsets) memcpy(offsets, w->ranges.data, n * sizeof(ms_range));
   }
-  give_back((ms_tokenizer *)tok, w);
+  ms_worker_give_back(tok, w);
   return st;
 }
 

@@ -37,9 +37,8 @@ int64_t ms_utf8_check(const char *text, size_t bytes) {
   return -1;
 }
 
-int32_t ms_utf8_get(const char *p, int *bytes) {
+int32_t ms_utf8_get_long(const char *p, int *bytes) {
   const unsigned char *s = (const unsigned char *)p;
-  if (s[0] < 0x80) return *bytes = 1, s[0];
   if (s[0] < 0xE0) return *bytes = 2, (s[0] & 0x1F) << 6 | (s[1] & 0x3F);
   if (s[0] < 0xF0) return *bytes = 3, (s[0] & 0x0F) << 12 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F);
   *bytes = 4;

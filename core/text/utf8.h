@@ -11,7 +11,10 @@ int ms_utf8_scan(const char *p, size_t n);
 /* The offset of the first byte that is not UTF-8, or -1. */
 int64_t ms_utf8_check(const char *text, size_t bytes);
 /* The character at p, which must be valid UTF-8; *bytes is its length. */
-int32_t ms_utf8_get(const char *p, int *bytes);
+int32_t ms_utf8_get_long(const char *p, int *bytes); /* one that is not ASCII */
+static inline int32_t ms_utf8_get(const char *p, int *bytes) {
+  return (unsigned char)*p < 0x80 ? (*bytes = 1, *p) : ms_utf8_get_long(p, bytes);
+}
 /* Writes a character, at most 4 bytes, and returns its length. */
 int ms_utf8_put(int32_t c, char *out);
 

@@ -104,10 +104,36 @@ end
 local TEXTS = { '', ' ', "a cat's <s> ab  12 é\r\n🦙 <n><r>  b", ('ab '):rep(60), ('b'):rep(100),
   'x' .. ('e\204\129'):rep(40) }
 
+-- Pairs that ascend in a text, or with `wrong` perhaps not.
+local function random_plain(text, random, wrong)
+  local list, at = {}, 0
+  for i = 1, 2 * random(4) do
+    at = wrong and random(#text + 9) - 4 or math.min(#text, at + random(12) - 1)
+    list[i] = at
+  end
+  return list
+end
+
+-- Ids are the same with offsets and without; these ascend and lie in the text.
+local function use_offsets(tok, text, random)
+  local plain, parse = random_plain(text, random), random(4) > 1
+  local ids, n, offsets = tok:encode(text, { special = true, plain = plain, parse = parse, offsets = true })
+  local again, m = tok:encode(text, { special = true, plain = plain, parse = parse })
+  assert(n == m, 'offsets change ids')
+  local from, to = 0, 0
+  for i = 0, n - 1 do
+    local a, b = offsets[2 * i], offsets[2 * i + 1]
+    assert(ids[i] == again[i] and a >= from and b >= to and b >= a and b <= #text, 'offsets do not ascend')
+    from, to = a, b
+  end
+  pcall(tok.encode, tok, text, { plain = random_plain(text, random, true), offsets = true })
+end
+
 local function use(tok, random)
   for _, text in ipairs(TEXTS) do
     local ids = tok:ids(text, { special = true, parse = random(2) == 1 })
     tok:decode(ids)
+    use_offsets(tok, text, random)
   end
   local ids = {}
   for i = 1, 30 do ids[i] = random(tok:size() + 2) - 1 end

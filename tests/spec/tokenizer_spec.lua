@@ -541,6 +541,293 @@ describe('tokenizer: normal form C', function()
   end)
 end)
 
+-- where tokens came from --------------------------------------------------------------------------
+
+-- Each id with the text it stands for: '104:h', or with its numbers where that is a part of a character.
+local function ranges(tok, text, options)
+  local o = { offsets = true }
+  for key, value in pairs(options or {}) do o[key] = value end
+  local ids, n, offsets = tok:encode(text, o)
+  local list = {}
+  for i = 0, n - 1 do list[i + 1] = { ids[i], offsets[2 * i], offsets[2 * i + 1] } end
+  return list
+end
+local function shown(tok, text, options)
+  local list = ranges(tok, text, options)
+  for i, r in ipairs(list) do list[i] = ('%d:%d-%d'):format(unpack(r)) end
+  return table.concat(list, ' ')
+end
+
+-- What must hold of any text: ranges lie in it and ascend by both ends.
+local function ascend(list, text)
+  local from, to = 0, 0
+  for _, r in ipairs(list) do
+    assert.is_true(r[2] >= from and r[3] >= to and r[3] >= r[2] and r[3] <= #text, text)
+    from, to = r[2], r[3]
+  end
+end
+
+local SIGNS = { 'a', 'b', 'ab', ' ', '  ', '\n', 'the', ' the', '12', '.', 'é', 'e\204\129', '\204\129\204\163',
+  'a\204\129\204\163', '\225\132\128\225\133\161\225\134\168', '\226\132\166', '中文', '🦙', '👩‍👧', '\227\128\128',
+  '▁', "'s", '\0', '<s>', '<l>', '<r>', '<think>', '<|im_start|>', '<|endoftext|>', '<|user|>',
+  'a\224\180\187\204\129' }
+local function random_texts(count, seed)
+  local values, at, list = tools.integers(60 * count, seed, 2 ^ 20), 0, {}
+  local function random(below)
+    at = at + 1
+    return values[at - 1] % below
+  end
+  for i = 1, count do
+    local parts = {}
+    for k = 1, random(50) do parts[k] = SIGNS[1 + random(#SIGNS)] end
+    list[i] = table.concat(parts)
+  end
+  return list, random
+end
+
+describe('tokenizer: offsets', function()
+  it('are the bytes of each token, in words of every length and from the cache', function()
+    local tok = made(byte_level { merges = { { 'a', 'b' }, { 'ab', 'ab' } }, use_regex = true })
+    for _ = 1, 2 do
+      assert.equal('257:0-4 97:4-5 32:5-6 98:6-7', shown(tok, 'ababa b'))
+      for _, n in ipairs { 11, 12, 13, 20, 23, 24, 25, 26, 30, 60, 200 } do -- the cache, the heap, parts
+        local text = ('ab'):rep(n) .. 'a'
+        local list = ranges(tok, text)
+        for i = 1, #list - 1 do
+          local at = 4 * (i - 1)
+          local whole = at + 4 <= 2 * n
+          same(list[i], { whole and 257 or 256, at, whole and at + 4 or at + 2 }, text)
+        end
+        same(list[#list], { 97, 2 * n, 2 * n + 1 }, text)
+      end
+    end
+    tok:free()
+  end)
+
+  it('are parts of characters where tokens are', function()
+    local tok = made(byte_level { merges = { { 'ð', 'Ł' } } })
+    assert.equal('256:1-3 166:3-4 153:4-5 98:5-6', shown(tok, 'a🦙b'):gsub('^97:0%-1 ', ''))
+    tok:free()
+  end)
+
+  it('of a token that is a whole word with ignore_merges', function()
+    local file = byte_level { merges = { { 'a', 'b' } }, ignore_merges = true, use_regex = true }
+    file.model.vocab[('c'):rep(70)] = 300
+    file.model.vocab.bab = 301
+    local tok = made(file)
+    assert.equal('301:0-3 32:3-4', shown(tok, 'bab '))
+    assert.equal('300:0-70 33:70-71', shown(tok, ('c'):rep(70) .. '!'))
+    tok:free()
+  end)
+
+  for _, name in ipairs { 'gpt2', 'falcon', 'torchtune-assets', 'qwen3', 'phi-3-mini' } do
+    on('of random texts: ' .. name, name, name, function(tok)
+      local exact = name ~= 'qwen3' and name ~= 'phi-3-mini' -- byte-level, and no normalizer
+      for _, text in ipairs(random_texts(150, 7)) do
+        local list = ranges(tok, text)
+        same(tok:ids(text), (function()
+          local ids = {}
+          for i, r in ipairs(list) do ids[i] = r[1] end
+          return ids
+        end)(), text)
+        ascend(list, text)
+        local done = 0
+        for _, r in ipairs(list) do
+          if tok:is_special(r[1]) then assert.equal(tok:token(r[1]), text:sub(r[2] + 1, r[3])) end
+          if exact then -- the text is covered, each byte by one token
+            assert.equal(done, r[2])
+            done = r[3]
+          end
+        end
+        if exact then assert.equal(#text, done) end
+      end
+    end)
+  end
+
+  it('go through normal form C', function()
+    local tok = made(byte_level { normalizer = { type = 'NFC' } })
+    local function chars(text) -- of each byte of the normal form
+      return (shown(tok, text):gsub('%d+:', ''))
+    end
+    assert.equal('0-1 1-4 1-4 4-5', chars 'xe\204\129y')
+    assert.equal('0-1 1-2 2-3 3-4', chars 'aéb') -- what stays keeps its bytes
+    assert.equal('0-9 0-9 0-9 9-10', chars '\225\132\128\225\133\161\225\134\168x') -- Hangul
+    assert.equal('0-3 0-3', chars '\226\132\166') -- the ohm sign becomes omega
+    assert.equal('0-3 0-3 0-3 0-3 0-3 0-3', chars '\224\165\152') -- U+0958 is written as two
+    -- a, U+0301, U+0323: the second mark joins the letter, the first stays, behind it
+    assert.equal('0-5 0-5 0-5 1-5 1-5', chars 'a\204\129\204\163')
+    assert.equal('0-1 1-5 1-5 1-5 1-5', chars 'q\204\129\204\163') -- put in order
+    tok:free()
+  end)
+
+  it('go through other normalizers', function()
+    local function list(...)
+      return { type = 'Sequence', normalizers = { ... } }
+    end
+    local function replace(pattern, content) return { type = 'Replace', pattern = pattern, content = content } end
+    local function numbers(normalizer, text)
+      local tok = made(byte_level { normalizer = normalizer })
+      local got = shown(tok, text)
+      tok:free()
+      return got
+    end
+    assert.equal('95:0-1 97:0-1 95:1-2 98:2-3', numbers(list({ type = 'Prepend', prepend = '_' },
+      replace({ String = ' ' }, '_')), 'a b'))
+    assert.equal('97:0-1 120:1-4 121:1-4 98:4-5', numbers(replace({ Regex = '\\s+' }, 'xy'), 'a   b'))
+    assert.equal('97:0-1 98:3-4', numbers(replace({ Regex = '\\s+' }, ''), 'a  b'))
+    -- the prefix stands for all of the first character, and no end is before the one before it
+    assert.equal('95:0-2 195:0-2 169:1-2', numbers({ type = 'Prepend', prepend = '_' }, 'é'))
+    assert.equal('122:0-3 98:3-4', numbers(list(replace({ String = 'a' }, 'xy'), replace({ String = 'xyxyxy' }, 'z')),
+      'aaab'))
+  end)
+
+  it('go through what is put before words', function()
+    local tok = made(byte_level { merges = { { 'Ġ', 'a' } }, added = { added(300, '<s>') },
+      pre_tokenizer = { type = 'ByteLevel', add_prefix_space = true, trim_offsets = true, use_regex = true } })
+    assert.equal('256:0-1 300:1-4 32:4-6 195:4-6 169:5-6', shown(tok, 'a<s>é'))
+    tok:free()
+    local pre = { type = 'Metaspace', replacement = '▁', prepend_scheme = 'always', split = true }
+    tok = made { pre_tokenizer = pre, model = { type = 'BPE', merges = { '▁ a' },
+      vocab = { ['▁'] = 0, a = 1, ['中'] = 2, ['▁a'] = 3 } } }
+    assert.equal('3:0-1 3:1-3 0:3-4 2:4-7', shown(tok, 'a a 中'))
+    assert.equal('0:0-3 2:0-3', shown(tok, '中'))
+    assert.equal('0:0-3 2:3-6', shown(tok, '▁中')) -- it is there already
+    tok:free()
+  end)
+
+  it('leave out what is no token', function()
+    local tok = made(byte_level { pre_tokenizer = { type = 'Sequence', pretokenizers = { { type = 'WhitespaceSplit' },
+      { type = 'ByteLevel', add_prefix_space = false, use_regex = false } } } })
+    assert.equal('97:1-2 98:5-6', shown(tok, ' a   b '))
+    tok:free()
+  end)
+
+  it('of unknown characters, one by one, fused, or vanished', function()
+    local model = { type = 'BPE', vocab = { ['<unk>'] = 0, a = 1, b = 2, ab = 3, ['<0xC3>'] = 4, ['<0xA9>'] = 5 },
+      merges = { 'a b' }, unk_token = '<unk>' }
+    local tok = made { model = model }
+    assert.equal('0:0-1 0:1-4 3:4-6 0:6-7', shown(tok, 'x中abx'))
+    tok:free()
+    model.fuse_unk, model.byte_fallback = true, true
+    tok = made { model = model }
+    assert.equal('0:0-4 3:4-6 0:6-7', shown(tok, 'x中abx'))
+    assert.equal('4:0-1 5:1-2 1:2-3', shown(tok, 'éa'))
+    -- the unknown token waits behind the bytes of the next character, as it does in the reference
+    assert.equal('4:0-2 5:0-3 0:0-3 1:3-4', shown(tok, 'xéa'))
+    tok:free()
+    model.unk_token, model.byte_fallback = null, false
+    tok = made { model = model }
+    assert.equal('3:1-4 2:5-6', shown(tok, 'xaxbxb')) -- what vanishes between them lies in what they make
+    tok:free()
+  end)
+
+  it('of added tokens are their spelling, and of those around the text nothing', function()
+    local tokens = { ['<s>'] = 300 }
+    local tok = made(byte_level { added = { added(300, '<s>'), added(301, '<b>', { lstrip = true, rstrip = true }),
+      added(302, 'a_c', { normalized = true, lstrip = true }) },
+      normalizer = { type = 'Replace', pattern = { Regex = '_+' }, content = '_' },
+      post_processor = template({ '<s>', 'A', '<s>' }, tokens) })
+    assert.equal('300:0-0 120:0-1 301:3-6 121:8-9 300:9-9', shown(tok, 'x  <b> \ty', { special = true }))
+    assert.equal('302:1-6', shown(tok, ' a___c'))
+    assert.equal('300:0-0 300:0-0', shown(tok, '', { special = true }))
+    assert.equal('', shown(tok, ''))
+    tok:free()
+  end)
+end)
+
+describe('tokenizer: plain parts', function()
+  local tok
+  setup(function()
+    tok = made(byte_level { added = { added(300, '<s>'), added(301, '<s><t>'), added(302, '<n>', { special = false }),
+      added(303, '<r>', { rstrip = true, lstrip = true }), added(304, '<m>', { normalized = true }), added(305, '<t>'),
+      added(306, 'n><', { special = false }), added(307, '<q!>'), added(308, 'q!', { special = false }) },
+      normalizer = { type = 'Replace', pattern = { String = '_' }, content = '<m>' } })
+  end)
+  teardown(function() tok:free() end)
+
+  local function spelled(text, plain, options)
+    local o = { plain = plain }
+    for key, value in pairs(options or {}) do o[key] = value end
+    local parts = {}
+    for i, id in ipairs(tok:ids(text, o)) do parts[i] = id < 256 and string.char(id) or '[' .. id .. ']' end
+    return table.concat(parts)
+  end
+
+  it('spell no special token, with one byte of it or all', function()
+    local text = 'a<s>b<s>'
+    assert.equal('a[300]b[300]', spelled(text, {}))
+    assert.equal('a<s>b[300]', spelled(text, { 0, 5 }))
+    for at = 1, 3 do assert.equal('a<s>b[300]', spelled(text, { at, at + 1 })) end
+    assert.equal('a[300]b[300]', spelled(text, { 0, 1, 4, 5 })) -- beside it is not in it
+    assert.equal('a[300]b[300]', spelled(text, { 2, 2 })) -- nothing is nothing
+    assert.equal('a<s>b<s>', spelled(text, { 0, 3, 3, 8 }))
+    assert.equal('<q!>', spelled('<q!>', { 0, 1, 1, 4 })) -- parts that touch are one: the whole is letters
+    assert.equal('<[308]>', spelled('<q!>', { 0, 1 }))
+  end)
+
+  it('leave other added tokens what they are', function()
+    assert.equal('[302]<s>[302]', spelled('<n><s><n>', { 0, 9 }))
+    assert.equal('x[306]s>', spelled('xn><s>', { 3, 6 })) -- also across a border
+  end)
+
+  it('take nothing from the special token behind them', function()
+    assert.equal('<s>[305]', spelled('<s><t>', { 0, 3 })) -- together they would be another
+    assert.equal('[300]<t>', spelled('<s><t>', { 3, 6 }))
+    assert.equal('<s><t>', spelled('<s><t>', { 2, 4 }))
+  end)
+
+  it('hold also through normalizers', function()
+    assert.equal('<m>[304]<m>', spelled('___', { 0, 1, 2, 3 }))
+    assert.equal('<m>[304]', spelled('<m><m>', { 0, 1 }))
+  end)
+
+  it('lose spaces to a token beside them that takes spaces', function()
+    assert.equal('a[303]b', spelled('a <r> b', { 0, 2, 5, 7 }))
+    assert.equal('a <r> b', spelled('a <r> b', { 2, 3 }))
+  end)
+
+  it('as a whole are what parse = false says', function()
+    local texts, random = random_texts(300, 3)
+    for _, text in ipairs(texts) do
+      local plain, at = {}, 0
+      while at < #text do
+        local to = math.min(#text, at + 1 + random(9))
+        plain[#plain + 1], plain[#plain + 2], at = at, to, to
+      end
+      local want = spelled(text, nil, { parse = false })
+      assert.equal(want, spelled(text, { 0, #text }))
+      assert.equal(want, spelled(text, plain)) -- parts that touch are one
+      assert.equal(want, spelled(text, { 0, math.floor(#text / 2) }, { parse = false }))
+    end
+  end)
+
+  it('and the rest are found alone, where no token crosses between them', function()
+    local texts = random_texts(300, 5)
+    for i = 1, #texts - 2, 3 do
+      local a, b, c = texts[i], texts[i + 1], texts[i + 2]
+      -- a letter on both sides, so that no token of the two meets
+      local whole = 'x' .. a .. 'xx' .. b .. 'xx' .. c .. 'x'
+      local from, to = #a + 2, #a + #b + 4
+      assert.equal(spelled('x' .. a .. 'x') .. spelled('x' .. b .. 'x', nil, { parse = false })
+        .. spelled('x' .. c .. 'x'), spelled(whole, { from, to }))
+    end
+  end)
+
+  it('must ascend, lie in the text, and come in pairs', function()
+    for plain, what in pairs {
+      [{ 0, 5 }] = 'plain: pair 1 is 0..5, expected ascending numbers in 0..4',
+      [{ 2, 1 }] = 'plain: pair 1 is 2..1, expected ascending numbers in 0..4',
+      [{ 0, 2, 1, 3 }] = 'plain: pair 2 is 1..3, expected ascending numbers in 2..4',
+      [{ 5, 6 }] = 'plain: pair 1 is 5..6', [{ 0, 2, 3 }] = 'plain has 3 numbers, expected pairs',
+      [{ -1, 2 }] = 'plain 1 = %-1, expected an integer in 0', [{ 0, 1.5 }] = 'plain 2 = 1.5, expected an integer',
+      [{ 'a', 2 }] = "plain 1 = 'a' %(a string%)", ['0'] = 'plain' } do
+      refused(what, tok.encode, tok, 'abcd', { plain = plain })
+      refused(what, tok.encode, tok, 'abcd', { plain = plain, parse = false })
+    end
+    assert.equal('', spelled('', { 0, 0 }))
+  end)
+end)
+
 -- decoding ---------------------------------------------------------------------------------------
 
 describe('tokenizer: decoding', function()
@@ -664,7 +951,7 @@ describe('tokenizer: calls', function()
   it('say how many ids there are when the room is too small', function()
     local tok = made(byte_level())
     local ids, count = ffi.new('int32_t[4]', 7, 7, 7, 7), ffi.new 'int64_t[1]'
-    assert.equal(0, C.ms_tokenizer_encode(tok.p, 'abcde', 5, 0, 1, ids, 3, count))
+    assert.equal(0, C.ms_tokenizer_encode(tok.p, 'abcde', 5, 0, 1, nil, 0, ids, nil, 3, count))
     assert.equal(5, tonumber(count[0]))
     same({ ids[0], ids[1], ids[2], ids[3] }, { 97, 98, 99, 7 }, 'no id behind the room')
     tok:free()
@@ -722,7 +1009,9 @@ describe('tokenizer: calls', function()
     local function all()
       local tok = ms.tokenizer.open(path)
       local ok, why = pcall(function()
-        return tok:size() .. tok:decode(tok:ids 'abc <s> cafe\204\129 <n>')
+        local text = 'abc <s> cafe\204\129 <n>'
+        tok:encode('a\204\129\204\163_<n>' .. text, { offsets = true, plain = { 2, 9, 12, 14 } })
+        return tok:size() .. tok:decode(tok:ids(text))
       end)
       tok:free()
       if not ok then error(why, 0) end

@@ -112,7 +112,7 @@ describe('bpe', function()
 
   local function encode(tok, text)
     local ids, count = ffi.new 'int32_t[4096]', ffi.new 'int64_t[1]'
-    assert.equal(0, C.ms_tokenizer_encode(tok, text, #text, 0, 1, ids, 4096, count))
+    assert.equal(0, C.ms_tokenizer_encode(tok, text, #text, 0, 1, nil, 0, ids, nil, 4096, count))
     local list = {}
     for i = 0, tonumber(count[0]) - 1 do list[i + 1] = ids[i] end
     return list

@@ -4,7 +4,11 @@
 ---   local ids, n = tok:encode 'Once upon a time'   -- int32_t[n], 0-based
 ---   print(tok:decode(ids, n))
 ---
---- Ids are those of Hugging Face's tokenizers for the same file.
+--- Ids are those of Hugging Face's tokenizers for the same file. So are offsets, but that they count
+--- bytes, and that they are exact where those are not: a token with a part of a character has that
+--- part's bytes, not the character's; what a normalizer composed or replaced has all that it was made
+--- of, not one character of it; an added token that takes the spaces beside it has its spelling alone;
+--- nothing is trimmed. As there, a sign put before a word (a space, ▁) has the word's first character.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -20,6 +24,9 @@ local M = {}
 M.encode_options = schema.new('tokenizer', {
   special = schema.option(false, 'adds what the tokenizer puts around a text, such as BOS'),
   parse = schema.option(true, 'special tokens that the text spells become their ids, not letters'),
+  plain = schema.optional('list', 'pairs of bytes {from, to, ..}, ascending, 0-based, `to` not '
+    .. 'included: special tokens that have a byte there are letters'),
+  offsets = schema.option(false, 'gives the first byte and the last + 1 of each token too'),
 })
 --- What `decode` and `decoder` take.
 M.decode_options = schema.new('tokenizer', {
@@ -27,6 +34,7 @@ M.decode_options = schema.new('tokenizer', {
 })
 
 local ints = ffi.typeof 'int32_t[?]'
+local longs = ffi.typeof 'int64_t[?]'
 local out = ffi.new 'ms_tokenizer *[1]' -- scratch, read at once
 local detokenizer_out = ffi.new 'ms_detokenizer *[1]'
 local string_out = ffi.new 'char *[1]'
@@ -44,28 +52,45 @@ local function is_text(s, what)
   end
 end
 
+-- Pairs or triples of numbers as the core takes them, and how many: their order is checked there.
+local function groups(what, list, size)
+  if list == nil then return nil, 0 end
+  check.integers('tokenizer', what, list, 0, check.EXACT)
+  if #list % size ~= 0 then
+    fail('tokenizer: %s has %d numbers, expected %s', what, #list, size == 2 and 'pairs' or 'triples')
+  end
+  return longs(#list, list), #list / size
+end
+
 local function encode(self, text, options)
   local p = pointer(self)
   is_text(text, 'text')
   schema.check('tokenizer', M.encode_options, options)
   local special = options and rawget(options, 'special') and 1 or 0
   local parse = (not options or rawget(options, 'parse') ~= false) and 1 or 0
+  local plain, plains = groups('plain', options and rawget(options, 'plain'), 2)
+  local traced = options and rawget(options, 'offsets')
   local room = math.floor(#text / 3) + 16 -- often enough
-  local ids = ints(room)
-  check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, room, count))
-  local n = tonumber(count[0])
-  if n > room then
-    ids = ints(n)
-    check(C.ms_tokenizer_encode(p, text, #text, special, parse, ids, n, count))
+  while true do
+    local ids, offsets = ints(room), traced and ints(2 * room) or nil
+    check(C.ms_tokenizer_encode(p, text, #text, special, parse, plain, plains, ids, offsets, room,
+      count))
+    local n = tonumber(count[0])
+    if n <= room then return ids, n, offsets end
+    room = n
   end
-  return ids, n
 end
 
 --- The ids of a text.
+---
+--- In its `plain` parts no special token is found, nor one that only ends there; other added tokens
+--- are found everywhere. A special token between those parts takes the spaces beside it if that is
+--- its way, also plain ones, as it does for Hugging Face.
 --- @param text string UTF-8
 --- @param options? table see `encode_options`
 --- @return ffi.cdata* ids int32_t[n], 0-based
 --- @return integer n
+--- @return ffi.cdata*? offsets int32_t[2n]: first byte and last + 1 of each, where they are asked for
 function methods:encode(text, options)
   return encode(self, text, options)
 end
