@@ -280,6 +280,14 @@ ms_status ms_detokenizer_new(const ms_tokenizer *tok, int skip_special, ms_detok
 ms_status ms_detokenizer_add(ms_detokenizer *detok, int32_t id, const char **text, int64_t *bytes);
 void ms_detokenizer_free(ms_detokenizer *detok);
 
+/* ---- data sets ---- */
+
+/* held[i] = 1 for the samples of `count` rows, those whose tokens have the smallest hashes by this seed
+ * (equal rows are held together, which may make it more), 0 for the others. A row is neighbouring
+ * samples of equal row[i]; start: [samples + 1], where each begins in `token`. */
+ms_status ms_split(uint64_t seed, int64_t samples, const int64_t *start, const int32_t *row,
+                   const int32_t *token, int64_t count, uint8_t *held);
+
 /* ---- batches ---- */
 
 /* token[tokens]; segment_start[segments + 1] is cumulative, from 0 to tokens; position t predicts

@@ -36,8 +36,7 @@ else
 end
 
 cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student, teacher)
-local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
-local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
+local train, valid = ms.dataset.sets(cfg.data, chat, { seed = cfg.seed })
 train:fits(student, teacher)
 train:check_counts(cfg.kd.on)
 if valid then

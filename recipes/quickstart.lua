@@ -151,7 +151,8 @@ end
 --- A teacher that is not trained (teacher.steps=0): no curve, only its loss.
 local function untrained(work, name, model)
   local value, weight = 0, 0
-  for _, step in ipairs(work.valid:steps(0, 0, { tokens = 2048, micro_tokens = 2048 })) do
+  local plan = work.valid:steps(0, 0, { tokens = 2048, micro_tokens = 2048 })
+  for step in plan:each() do
     local batch = work.valid:batch(step[1])
     local r = model:evaluate(batch, { ms.ce(1) })
     value, weight = value + r[1].value, weight + r[1].weight

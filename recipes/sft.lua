@@ -17,8 +17,7 @@ local chat = ms.chat.open(cfg.student)
 local student = ms.model.open(cfg.student, { train = true, dtype = cfg.dtype, device = cfg.device,
   recompute = cfg.recompute, frozen = cfg.frozen })
 cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student)
-local train = ms.dataset.open(cfg.data.train, chat, cfg.data)
-local valid = cfg.data.valid and ms.dataset.open(cfg.data.valid, chat, cfg.data)
+local train, valid = ms.dataset.sets(cfg.data, chat, { seed = cfg.seed })
 train:check_counts(cfg.on)
 if valid then
   valid:fits(student)

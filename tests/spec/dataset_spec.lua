@@ -359,6 +359,63 @@ describe('dataset: samples over max_tokens [truncated silently]', function()
   end)
 end)
 
+describe('dataset: samples over max_tokens, cut in other ways', function()
+  local path = write('cut.jsonl', { { prompt = 'ab', answer = 'cdefghij' }, { prompt = 'a', answer = 'b' } })
+
+  it('that lose their end are counted and said', function()
+    local data = open(path, plain, { max_tokens = 6, over_long = 'truncate' })
+    assert.same({ 'ab[c][d][e][f]', 'a[b][</s>]' }, masks(data))
+    assert.same({ 1, 1 }, { data.report.truncated, data.report.endless })
+    assert.matches('dataset: 1 sample truncated before the end of what is learnt %(max_tokens = 6%): no end is learnt',
+      said(path, bare, '{ max_tokens = 6, over_long = "truncate" }'))
+    -- what lies behind the cut here is a newline that nobody learns
+    local turns = write('turn.jsonl', { { messages = { { role = 'assistant', content = 'a' } } } })
+    data = open(turns, chat, { max_tokens = 13, over_long = 'truncate' })
+    assert.same({ '<|im_start|>assistant\n[a][<|im_end|>]' }, masks(data))
+    assert.same({ 1, 0 }, { data.report.truncated, data.report.endless })
+  end)
+
+  it('keep their end and the token that begins every text', function()
+    assert.same({ '[f][g][h][i][j][</s>]', 'a[b][</s>]' },
+      (function()
+        local list = masks(open(path, plain, { max_tokens = 7, over_long = 'truncate_left' }))
+        list[1] = list[1]:gsub('^e', '')
+        return list
+      end)())
+    local begun = tools.folder()
+    tools.write(begun .. '/tokenizer.json', json.encode(small.byte_level {
+      added = { small.added(302, '</s>'), small.added(303, '<s>') },
+      post_processor = { type = 'TemplateProcessing', single = { { SpecialToken = { id = '<s>', type_id = 0 } },
+        { Sequence = { id = 'A', type_id = 0 } } }, pair = {},
+        special_tokens = { ['<s>'] = { id = '<s>', ids = { 303 }, tokens = { '<s>' } } } } }))
+    tools.write(begun .. '/config.json', '{"eos_token_id": 302}')
+    local data = open(path, ms.chat.open(begun), { max_tokens = 5, over_long = 'truncate_left' })
+    assert.same({ '<s>h[i][j][</s>]', '<s>a[b][</s>]' }, masks(data))
+    assert.equal('<s>h[i][j][</s>]', mask(data, 1, 'all')) -- "h" does not follow "<s>"
+    assert.same({ 1, 0 }, { data.report.truncated, data.report.endless })
+  end)
+
+  it('become pieces, in which each token is predicted once and behind others', function()
+    local data = open(path, plain, { max_tokens = 4, over_long = 'split' })
+    assert.same({ 'ab[c][d]', 'd[e][f][g]', 'g[h][i][j]', 'j[</s>]', 'a[b][</s>]' }, masks(data))
+    data = open(path, plain, { max_tokens = 8, over_long = 'split' })
+    assert.same({ 'ab[c][d][e][f][g][h]', 'gh[i][j][</s>]', 'a[b][</s>]' }, masks(data))
+    assert.equal('a[b][c][d][e][f][g][h]', mask(data, 1, 'all'))
+    assert.equal('gh[i][j][</s>]', mask(data, 2, 'all'))
+    assert.same({ 1, 2 }, { data.report.split, data.report.pieces })
+    assert.equal('dataset of 3 samples, 16 tokens, 1 split into 2', tostring(data))
+    data = open(write('w.jsonl', { { prompt = ('p'):rep(20), answer = 'a', w = 0.5 } }), plain,
+      { max_tokens = 8, over_long = 'split', weight_key = 'w' })
+    local learnt = 0
+    for i = 1, data:count() do
+      local _, n, _, all = data:sample(i)
+      for t = 0, n - 1 do learnt = learnt + all[t] end
+      assert.is_true(n <= 8)
+    end
+    assert.equal(0.5 * 21, learnt) -- 22 tokens, of which the first is not predicted
+  end)
+end)
+
 describe('dataset: bad rows', function()
   local path = write('bad.jsonl', { { prompt = 'a', answer = 'b' }, '{"prompt": "a", ', { prompt = 'a', answer = '' },
     { prompt = 'a' }, '[1]', { prompt = 'a', answer = 5 }, { prompt = 'x', answer = json.null },
@@ -433,7 +490,7 @@ describe('dataset: bad rows', function()
     refused('b.json: not an array of rows but an object with the keys a, b', open,
       write('b.json', { '{"b": 1, "a": 2}' }), plain)
     refused('b.json: not an array of rows but a string', open, write('b.json', { '"text"' }), plain)
-    refused("'over_long' must be one of drop, truncate, error, not cut", open, path, plain, { over_long = 'cut' })
+    refused("'over_long' must be one of drop, truncate, truncate_left, split, error, not cut", open, path, plain, { over_long = 'cut' })
     refused("'max_tokens' must be integer >= 2, not 1", open, path, plain, { max_tokens = 1 })
     local data = open(path, plain, { on_error = 'skip' })
     refused('sample 3 of 2', data.sample, data, 3)
@@ -564,9 +621,9 @@ describe('dataset: what a model must be able to take', function()
     assert.same({ true, true }, counts({ { prompt = 'a', answer = 'b', w = 0 }, { prompt = 'a', answer = 'b', w = 2 } },
       weighed))
     local data = open(write('counts.jsonl', { { prompt_ids = { 1 }, answer_ids = { 2 } } }), plain)
-    data.levels.response[1] = 0
+    data.samples.levels.response[1] = 0
     assert.same({ false, true }, { data:counts 'response', data:counts 'all' })
-    data.levels.all[1] = 0 -- nothing follows the last token, whose level is another
+    data.samples.levels.all[1] = 0 -- nothing follows the last token, whose level is another
     assert.same({ false, false }, { data:counts 'response', data:counts 'all' })
     assert.equal(folder .. '/counts.jsonl: no token counts for on = "all": all weights are 0 (those of samples, which '
       .. 'data.weight_key names, and those of messages)', tools.fails('on = "all"', data.check_counts, data, 'all'))
@@ -640,7 +697,7 @@ describe('dataset: batches', function()
   it('are planned by seed and epoch', function()
     local options = { tokens = 60, micro_tokens = 25 }
     local seen, order = {}, {}
-    for _, step in ipairs(data:steps(7, 0, options)) do
+    for step in data:steps(7, 0, options):each() do
       for _, micro in ipairs(step) do
         for _, i in ipairs(micro) do
           seen[i] = (seen[i] or 0) + 1
@@ -650,9 +707,10 @@ describe('dataset: batches', function()
     end
     assert.equal(40, #order)
     for i = 1, 40 do assert.equal(1, seen[i]) end
-    assert.same(data:steps(7, 0, options), data:steps(7, 0, options))
-    assert.are_not.same(data:steps(7, 0, options), data:steps(7, 1, options))
-    assert.are_not.same(data:steps(7, 0, options), data:steps(8, 0, options))
+    local function all(seed, epoch) return data:steps(seed, epoch, options):all() end
+    assert.same(all(7, 0), all(7, 0))
+    assert.are_not.same(all(7, 0), all(7, 1))
+    assert.are_not.same(all(7, 0), all(8, 0))
   end)
 
   local model_path, why = tools.shared 'models/tinystories-656k'

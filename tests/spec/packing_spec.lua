@@ -5,10 +5,10 @@ local tools = require 'tests.support.tools'
 
 local function show(plan)
   local steps = {}
-  for s, step in ipairs(plan) do
+  for step in plan:each() do
     local micros = {}
     for m, micro in ipairs(step) do micros[m] = table.concat(micro, ' ') end
-    steps[s] = table.concat(micros, ' | ')
+    steps[#steps + 1] = table.concat(micros, ' | ')
   end
   return table.concat(steps, ' // ')
 end
@@ -63,7 +63,7 @@ describe('packing', function()
       for i = 0, n - 1 do order[i] = order[i] + 1 end
       local p = ms.packing.plan(lengths, order, n, 0, { tokens = tokens, micro_tokens = micro_tokens })
       local seen, count = {}, 0
-      for _, step in ipairs(p) do
+      for step in p:each() do
         local total, samples, dearest, cost = 0, 0, 0, 0
         for _, micro in ipairs(step) do
           local sum, c = 0, 0
@@ -88,8 +88,8 @@ describe('packing', function()
 
   it('has the defaults of a configuration, and says what is out of bounds', function()
     local lengths, order = { 3000, 3000, 3000 }, { 1, 2, 3 }
-    assert.same({ { { 1 }, { 2 } }, { { 3 } } }, ms.packing.plan(lengths, order, 3, 1))
-    assert.same({ { { 1, 2 } }, { { 3 } } }, ms.packing.plan(lengths, order, 3, 1, { micro_tokens = 6000 }))
+    assert.same({ { { 1 }, { 2 } }, { { 3 } } }, ms.packing.plan(lengths, order, 3, 1):all())
+    assert.same({ { { 1, 2 } }, { { 3 } } }, ms.packing.plan(lengths, order, 3, 1, { micro_tokens = 6000 }):all())
     for name, bad in pairs { tokens = 0, micro_tokens = 0.5, width = -1 } do
       tools.fails(("packing: '%s' must be "):format(name), ms.packing.plan, { 1 }, { 1 }, 1, 1, { [name] = bad })
     end

@@ -1,12 +1,14 @@
 --- What a value may be, in words: "integer >= 1", "path", "auto|false|number >= 0 <= 10". The
 --- options of modules and the keys of configurations are declared in them, and help shows them.
 ---
---- Alternatives are separated by `|`: path, paths (one or a list), string, number, integer,
---- boolean, list, table, the name of a kind of handle ("device"); any other word stands for itself.
+--- Alternatives are separated by `|`: path, paths (one or a list), sources (paths too, or in the
+--- place of one `{ path =, weight =, repeat =, limit = }`), string, number, integer, boolean, list,
+--- table, function, the name of a kind of handle ("device"); any other word stands for itself.
 --- Bounds may follow a number.
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
+local sorted = require 'moonstill.base.sorted'
 
 local M = {}
 
@@ -20,11 +22,50 @@ local function is_paths(v)
   return #v > 0
 end
 
+local function is_finite(v) return type(v) == 'number' and v == v and math.abs(v) < math.huge end
+
+local IN_SOURCE = {
+  path = is_path,
+  weight = function(v) return is_finite(v) and v >= 0 and v <= 1e6 end,
+  ['repeat'] = function(v) return is_finite(v) and v > 0 and v <= 1e6 end,
+  limit = function(v) return is_finite(v) and v >= 1 and v % 1 == 0 end,
+}
+
+local function is_source(v)
+  if not json.is_object(v) then return is_path(v) end
+  for key, value in sorted.pairs(v) do
+    if not (IN_SOURCE[key] and IN_SOURCE[key](value)) then return false end
+  end
+  return v.path ~= nil
+end
+
+local function is_sources(v)
+  if not json.is_array(v) then return is_source(v) end
+  for _, one in ipairs(v) do
+    if not is_source(one) then return false end
+  end
+  return #v > 0
+end
+
+--- The paths in a value of the kind path, paths or sources.
+--- @param value any
+--- @return string[]
+function M.paths(value)
+  if type(value) == 'string' then return { value } end
+  local list = {}
+  for _, one in ipairs(json.is_array(value) and value or { value }) do
+    list[#list + 1] = type(one) == 'string' and one or one.path
+  end
+  return list
+end
+
 local is_word = {
   path = is_path,
   paths = is_paths,
+  sources = is_sources,
+  ['function'] = function(v) return type(v) == 'function' end,
   string = function(v) return type(v) == 'string' end,
-  number = function(v) return type(v) == 'number' and v == v and math.abs(v) < math.huge end,
+  number = is_finite,
   integer = function(v) return type(v) == 'number' and v % 1 == 0 and math.abs(v) <= 2 ^ 53 end,
   boolean = function(v) return type(v) == 'boolean' end,
   list = function(v) return json.is_array(v) or (json.is_object(v) and next(v) == nil) end,
@@ -92,7 +133,8 @@ local INT32 = ' <= 2147483647' -- what the core's integers hold: says nothing to
 --- @return string
 function M.text(kind, value)
   if not (type(value) == 'number' and value > 2 ^ 31 - 1) then kind = kind:gsub(INT32, '') end
-  return (kind:gsub('>= (%S+) <= ([^|%s]+)', 'from %1 to %2'):gsub('|', ' or '))
+  return (kind:gsub('>= (%S+) <= ([^|%s]+)', 'from %1 to %2'):gsub('|', ' or ')
+    :gsub('%f[%a]sources%f[%A]', 'paths or {path:, weight:, repeat:, limit:}'))
 end
 
 --- A value as help and errors show it.

@@ -72,7 +72,7 @@ function M.one_of(values, default, meaning)
 end
 
 --- Says that the option does something only where another one beside it has one of these values, or
---- any value where none is named. Returns the option.
+--- any value where none is named; of several, "a|b", one is enough. Returns the option.
 --- @param key string
 --- @param ... any
 --- @return ms_option self

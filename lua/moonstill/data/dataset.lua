@@ -1,231 +1,110 @@
 --- Datasets: samples read from files, tokenised once, held as bare arrays.
 ---
 ---   local data = ms.dataset.open('train.jsonl', chat, { max_tokens = 2048 })
----   for _, step in ipairs(data:steps(seed, epoch, { tokens = 8192, micro_tokens = 2048 })) do
+---   for step in data:steps(seed, epoch, { tokens = 8192, micro_tokens = 2048 }):each() do
 ---     for _, samples in ipairs(step) do local batch = data:batch(samples) end
 ---   end
 ---
---- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Rows
---- have `messages`, or a prompt and an answer, or a text, or token ids that are learnt as they are
---- (`prompt_ids` and `answer_ids`); which columns hold them is asked by name or found in the first
---- row, and said. Columns that nothing reads are said too, or an error where they change what is
---- learnt. `ended = false` says of an answer that it was cut off: no end is learnt. Texts are cut
---- into blocks of `max_tokens`; a block begins with the last token of the one before, so that each
---- token is predicted once.
+--- Files are JSON lines (.jsonl), a JSON array of such rows (.json), or plain text (.txt). Several
+--- come as a list, in which `{ path = 'a.jsonl', weight = 0.5, ['repeat'] = 2, limit = 1000 }` says
+--- how much a file's samples count, how often an epoch has them (a fraction is another part of them
+--- in each epoch) and how many of its rows are read. A list of rows is data too.
+---
+--- Rows have `messages`, or a prompt and an answer, or a text, or token ids that are learnt as they
+--- are (`prompt_ids` and `answer_ids`); which columns hold them is asked by name or found in the
+--- first row of a file, and said. Columns that nothing reads are said too, or an error where they
+--- change what is learnt. `ended = false` says of an answer that it was cut off: no end is learnt.
+--- `filter = f` leaves out the rows of which f(row) is false, then `map = g` puts g(row) in the
+--- place of each row.
+---
+--- Texts are cut into blocks of `max_tokens`; a block begins with the last token of the one before,
+--- so that each token is predicted once. Of other samples that are longer `over_long` says what
+--- becomes of them: `truncate` keeps their beginning, `truncate_left` their end (and the token that
+--- begins every text), `split` makes pieces, of which each repeats the last quarter of the one
+--- before for its context and learns nothing there again.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local arrays = require 'moonstill.data.arrays'
 local batch = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
+local cutting = require 'moonstill.data.cutting'
 local fail = require 'moonstill.base.fail'
-local fields = require 'moonstill.data.fields'
+local filling = require 'moonstill.data.filling'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
-local kinds = require 'moonstill.base.kinds'
+local mixture = require 'moonstill.data.mixture'
+local options_of = require 'moonstill.base.options'
 local packing = require 'moonstill.data.packing'
 local ranks = require 'moonstill.base.ranks'
-local readers = require 'moonstill.data.readers'
-local reading = require 'moonstill.data.reading'
 local rows = require 'moonstill.data.rows'
+local samples_of = require 'moonstill.data.samples'
 local schema = require 'moonstill.base.schema'
+local sources = require 'moonstill.data.sources'
 local strict = require 'moonstill.base.strict'
-local text_of = require 'moonstill.base.text'
 local option, optional = schema.option, schema.optional
 
 local M = {}
 
--- Tokens of a large dataset do not fit into LuaJIT's own memory, which ends at 1 or 2 GB.
-ffi.cdef 'void *realloc(void *p, size_t bytes); void free(void *p);'
-
 --- Pairs of columns, and columns of plain text, that are looked for in a first row.
 M.pairs, M.texts = rows.pairs, rows.texts
-
--- arrays -----------------------------------------------------------------------------------------
-
--- A growing array outside LuaJIT's memory.
-local function array(ctype)
-  local pointer, size = ffi.typeof(ctype .. ' *'), ffi.sizeof(ctype)
-  local a = { count = 0, room = 0, size = size }
-  function a:reserve(n)
-    if self.count + n <= self.room then return end
-    local room = math.max(1024, self.count + n, math.floor(1.5 * self.room))
-    local p = ffi.C.realloc(self.block, room * size)
-    if p == nil then error(('dataset: no memory for %d bytes'):format(room * size), 0) end
-    if self.block then ffi.gc(self.block, nil) end
-    self.block, self.room = ffi.gc(p, ffi.C.free), room
-    self.p = ffi.cast(pointer, p)
-  end
-  function a:add(value)
-    self:reserve(1)
-    self.p[self.count] = value
-    self.count = self.count + 1
-  end
-  return a
-end
-
--- A position's two weights (`response`, `all`) are one byte, the number of their pair in this
--- table: there are few different pairs.
-local function new_levels()
-  return { response = ffi.new('float[256]', 0, 1), all = ffi.new('float[256]', 1, 1), count = 2,
-    find = { [0] = { [1] = 0 }, [1] = { [1] = 1 } } }
-end
-
-local function level_of(levels, response, all)
-  local row = levels.find[response]
-  local level = row and row[all]
-  if level then return level end
-  level = levels.count
-  if level > 255 then error('more than 256 different weights', 0) end
-  row = row or {}
-  levels.find[response], row[all] = row, level
-  levels.response[level], levels.all[level], levels.count = response, all, level + 1
-  return level
-end
-
--- Notes the largest value so far, and the place of its row.
-local function note_extreme(self, name, value)
-  local known = self.extremes[name]
-  if value > known.value then known.value, known.place = value, self.place end
-end
-
-local function add_sample(self, ids, first, n, weights, all, weight)
-  local token, level, largest = self.token, self.level, 0
-  token:reserve(n)
-  level:reserve(n)
-  ffi.copy(token.p + token.count, ids + first, 4 * n)
-  for t = first, first + n - 1 do largest = math.max(largest, ids[t]) end
-  note_extreme(self, 'id', largest)
-  note_extreme(self, 'length', n)
-  for t = 0, n - 2 do
-    level.p[level.count + t] = level_of(self.levels, weights[first + t], all[first + t])
-  end
-  level.p[level.count + n - 1] = 0
-  token.count, level.count = token.count + n, level.count + n
-  self.start:add(token.count)
-  self.weight:add(weight)
-  self.lengths[#self.lengths + 1] = n
-end
-
--- samples ----------------------------------------------------------------------------------------
-
-local function any_weight(weights, n)
-  for t = 0, n - 2 do
-    if weights[t] > 0 then return true end
-  end
-  return false
-end
-
-local function add_blocks(self, ids, n, weights, all, weight)
-  local most, first = self.options.max_tokens, 0
-  while first < n - 1 do
-    add_sample(self, ids, first, math.min(most, n - first), weights, all, weight)
-    first = first + most - 1
-  end
-end
-
--- A sample's weight multiplies those of its positions.
-local function check_products(weights, n, weight)
-  if weight == 1 then return end
-  for t = 0, n - 2 do
-    if weights[t] > 0 and weight > 0 then
-      check.weight("the sample's and its message's, multiplied", weights[t] * weight)
-    end
-  end
-end
-
-local function add_row(self, sample, weight)
-  local o, report = self.options, self.report
-  local ids, n, weights, all, as_letters = self.chat:encode(sample)
-  if as_letters then report:spell(as_letters) end
-  check_products(weights, n, weight)
-  check_products(all, n, weight)
-  if sample.text then return add_blocks(self, ids, n, weights, all, weight) end
-  if n > o.max_tokens then
-    if o.over_long == 'error' then
-      error(('%d tokens, max_tokens is %d'):format(n, o.max_tokens), 0)
-    end
-    if o.over_long == 'drop' then
-      report.dropped = report.dropped + 1
-      return
-    end
-    n = o.max_tokens
-    if not any_weight(weights, n) then -- the answer was all behind the cut
-      report.dropped = report.dropped + 1
-      return
-    end
-    report.truncated = report.truncated + 1
-  end
-  add_sample(self, ids, 0, n, weights, all, weight)
-end
-
-local function take_row(self, row, where)
-  local key = self.options.weight_key
-  self.form = self.form or rows.detect(row)
-  local form = self.form
-  self.used = self.used or rows.used(form, key)
-  self.fields:look(row, form.kind, self.used, row[form.messages])
-  if not self.said and not self.options.quiet then
-    ranks.world():say(('dataset: %s: %s'):format(where, rows.describe(form, key)))
-  end
-  self.said = true
-  local weight, given = rows.weight(row, key)
-  local sample = rows.sample(row, form)
-  add_row(self, sample, weight)
-  if not sample.ended then self.report.open = self.report.open + 1 end
-  if key and not given then self.report.unweighted = self.report.unweighted + 1 end
-end
-
-local function take(self, where, value, decode)
-  local row = decode(value, where)
-  if type(row) == 'string' then return add_row(self, { text = row }, 1) end
-  take_row(self, row, where)
-end
-
-local function full(self)
-  local limit = self.options.limit
-  return limit and self.report.rows >= limit
-end
-
--- One row: what is wrong with it is said with its place, or counted. True when there are enough.
-local function visit(self, where, value, decode)
-  self.report.rows, self.place = self.report.rows + 1, where
-  local ok, why = fail.pcall(take, self, where, value, decode)
-  if ok then return full(self) end
-  local message = tostring(why) -- which may come with the place already
-  if message:sub(1, #where + 2) == where .. ': ' then message = message:sub(#where + 3) end
-  if self.options.on_error ~= 'skip' then error(where .. ': ' .. message, 0) end
-  self.report:skip(where, message)
-  return full(self)
-end
 
 -- a dataset --------------------------------------------------------------------------------------
 
 --- @class ms_dataset
 --- @field paths string[] the files it was read from
 --- @field report ms_reading what became of the rows
+--- @field samples ms_samples all that were read; the data set may be a part of them
+--- @field parts table[] what comes from each source: `name`, `first` (from 0) and `count` of its
+---   samples, `weight`, `times`
 local methods = {}
-local class = strict.class('dataset', methods, { form = true, said = true, used = true,
-  place = true })
+local class = strict.class('dataset', methods, { index = true, lengths = true })
 
 --- How many samples there are.
 --- @return integer
-function methods:count() return #self.lengths end
+function methods:count() return self.size end
+
+-- The place of sample `i`, of those there are, among all that were read.
+local function place_of(self, i) return self.index and self.index.p[i - 1] or i end
+
+-- The source of sample i.
+local function part_of(self, i)
+  local k = 1
+  while i > self.parts[k].first + self.parts[k].count do k = k + 1 end
+  return self.parts[k]
+end
+
+-- The weight of sample i.
+local function weight_of(self, i)
+  return self.samples.weight.p[place_of(self, i) - 1] * part_of(self, i).weight
+end
 
 --- How many tokens all samples have.
 --- @return integer
-function methods:tokens() return self.token.count end
+function methods:tokens()
+  if not self.index then return self.samples.tokens end
+  local total = 0
+  for i = 1, self.size do total = total + select(2, self.samples:range(place_of(self, i))) end
+  return total
+end
 
 --- The longest sample: its tokens, and the place of its row ("train.jsonl:7"). A model whose
---- context is shorter cannot learn from it.
+--- context is shorter cannot learn from it. Of a part of what was read it is that of all.
 --- @return integer tokens
 --- @return string place
-function methods:longest() return self.extremes.length.value, self.extremes.length.place end
+function methods:longest()
+  local longest = self.samples.extremes.length
+  return longest.value, longest.place
+end
 
---- The largest token id of all samples, and the place of the first row that has it. A model with as
---- many rows in its vocabulary, or fewer, cannot read that row.
+--- The largest token id of all samples that were read, and the place of the first row that has it.
+--- A model with as many rows in its vocabulary, or fewer, cannot read that row.
 --- @return integer id
 --- @return string place
-function methods:largest_id() return self.extremes.id.value, self.extremes.id.place end
+function methods:largest_id()
+  local largest = self.samples.extremes.id
+  return largest.value, largest.place
+end
 
 --- An error unless each of these models can read every sample: it names the row with the largest
 --- id, which the model's vocabulary has not, or the longest, which is longer than its context.
@@ -248,10 +127,10 @@ function methods:fits(...)
 end
 
 local function sample_counts(self, i, levels)
-  if not (self.weight.p[i - 1] > 0) then return false end
-  local from = tonumber(self.start.p[i - 1])
-  for t = from, from + self.lengths[i] - 2 do
-    if levels[self.level.p[t]] > 0 then return true end
+  if not (weight_of(self, i) > 0) then return false end
+  local from, n = self.samples:range(place_of(self, i))
+  for t = from, from + n - 2 do
+    if levels[self.samples.level.p[t]] > 0 then return true end
   end
   return false
 end
@@ -260,11 +139,11 @@ end
 --- @param on '"response"'|'"all"'
 --- @return boolean
 function methods:counts(on)
-  local levels = self.levels[on]
-  if not levels then
+  local levels = self.samples.levels[on]
+  if not levels or on == 'count' or on == 'find' then
     fail('dataset:counts: on = %s, not response or all', tostring(on))
   end
-  for i = 1, #self.lengths do
+  for i = 1, self.size do
     if sample_counts(self, i, levels) then return true end
   end
   return false
@@ -275,49 +154,49 @@ end
 function methods:check_counts(on)
   if self:counts(on) then return end
   error(('%s: no token counts for on = "%s": all weights are 0 (those of samples, %s, and those of '
-    .. 'messages)'):format(table.concat(self.paths, ', '), on,
+    .. 'messages)'):format(table.concat(self.names, ', '), on,
     self.options.weight_key or 'which data.weight_key names'), 0)
 end
 
-local text_out = ffi.new 'char *[1]'
-
-local function hash_of(data, bytes)
-  check(C.ms_hash(data, bytes, text_out))
-  return text_of(text_out[0])
+-- What changes what is learnt beside the samples, in words; nil where nothing does.
+local function beside(self)
+  local words = {}
+  for k, part in ipairs(self.parts) do
+    if part.weight ~= 1 or part.times ~= 1 then
+      words[#words + 1] = ('%d: %d %d %.17g %.17g'):format(k, part.first, part.count, part.weight,
+        part.times)
+    end
+  end
+  if self.index then words[#words + 1] = samples_of.hash(self.index.p, self.index:bytes()) end
+  return words[1] and table.concat(words, '\n')
 end
 
 --- A hash of all samples as they are learnt: their tokens, cuts and weights. So it changes with the
 --- files, the tokenizer, the markup and the options that shape samples.
 --- @return string
 function methods:fingerprint()
-  local parts = {}
-  for _, levels in ipairs { self.levels.response, self.levels.all } do
-    parts[#parts + 1] = hash_of(levels, ffi.sizeof(levels))
-  end
-  for _, name in ipairs { 'token', 'level', 'start', 'weight' } do
-    local a = self[name]
-    parts[#parts + 1] = hash_of(a.p, a.count * a.size)
-  end
-  local all = table.concat(parts)
-  return hash_of(all, #all)
+  local print, more = self.samples:fingerprint(), beside(self)
+  if not more then return print end
+  print = print .. more
+  return samples_of.hash(print, #print)
 end
 
+-- A sample's place among all that were read, its first token and how many it has.
 local function bounds(self, i)
-  if type(i) ~= 'number' or i < 1 or i > #self.lengths or i ~= math.floor(i) then
-    fail('dataset: sample %s of %d', tostring(i), #self.lengths)
+  if type(i) ~= 'number' or i < 1 or i > self.size or i ~= math.floor(i) then
+    fail('dataset: sample %s of %d', tostring(i), self.size)
   end
-  return tonumber(self.start.p[i - 1]), self.lengths[i]
+  return self.samples:range(place_of(self, i))
 end
 
 local function fill_weights(self, to, levels, at, from, n, scale)
-  local level = self.level.p
+  local level = self.samples.level.p
   for t = 0, n - 1 do to[at + t] = levels[level[from + t]] * scale end
   to[at + n - 1] = 0
 end
 
---- One sample: its ids (in the dataset's own memory), their number, and new arrays of the weights
---- of its predicting positions, the sample's own weight included: where answers are learnt, and
---- where everything is (`on = "all"`).
+--- One sample: its ids, their number, and arrays of the weights of its predicting positions, the
+--- sample's own weight included: where answers are learnt, and where everything is (`on = "all"`).
 --- @param i integer from 1
 --- @return ffi.cdata* ids int32_t[n], of the caller
 --- @return integer n
@@ -325,11 +204,11 @@ end
 --- @return ffi.cdata* all float[n]
 function methods:sample(i)
   local from, n = bounds(self, i)
-  local weights, all, weight = ffi.new('float[?]', n), ffi.new('float[?]', n), self.weight.p[i - 1]
-  fill_weights(self, weights, self.levels.response, 0, from, n, weight)
-  fill_weights(self, all, self.levels.all, 0, from, n, weight)
+  local weights, all, weight = ffi.new('float[?]', n), ffi.new('float[?]', n), weight_of(self, i)
+  fill_weights(self, weights, self.samples.levels.response, 0, from, n, weight)
+  fill_weights(self, all, self.samples.levels.all, 0, from, n, weight)
   local ids = ffi.new('int32_t[?]', n)
-  ffi.copy(ids, self.token.p + from, 4 * n)
+  ffi.copy(ids, self.samples.token.p + from, 4 * n)
   return ids, n, weights, all
 end
 
@@ -355,48 +234,128 @@ function methods:batch(indices, first, last)
   for k = first, last do
     local i = indices[k]
     local from, n = bounds(self, i)
-    local weight = self.weight.p[i - 1]
-    ffi.copy(s.token.p + at, self.token.p + from, 4 * n)
-    fill_weights(self, s.response.p, self.levels.response, at, from, n, weight)
-    fill_weights(self, s.all.p, self.levels.all, at, from, n, weight)
+    local weight = weight_of(self, i)
+    ffi.copy(s.token.p + at, self.samples.token.p + from, 4 * n)
+    fill_weights(self, s.response.p, self.samples.levels.response, at, from, n, weight)
+    fill_weights(self, s.all.p, self.samples.levels.all, at, from, n, weight)
     at = at + n
     s.start.p[k - first + 1] = at
   end
   return batch.new(s.token.p, total, s.start.p, last - first + 1, s.response.p, s.all.p)
 end
 
+--- How many samples an epoch has: those of a source that repeats come more often.
+--- @return integer
+function methods:in_epoch() return mixture.total(self.parts) end
+
+-- The lengths of samples, without an array of them.
+local function lengths_of(self)
+  self.lengths = self.lengths or setmetatable({}, { __index = function(_, i)
+    return (select(2, self.samples:range(place_of(self, i))))
+  end })
+  return self.lengths
+end
+
 --- The plan of an epoch: steps, each a list of micro-batches, each a list of samples for `batch`. A
---- function of (seed, epoch) and of the lengths; every sample occurs once.
+--- function of (seed, epoch) and of the lengths; every sample occurs once, or as often as its
+--- source repeats.
 --- @param seed integer
 --- @param epoch integer
 --- @param options? table a recipe's `batch`, see `ms.packing.options`
---- @return integer[][][]
+--- @return ms_plan
 function methods:steps(seed, epoch, options)
-  local n = #self.lengths
   check.integer('dataset:steps', 'seed', seed, 0, check.EXACT)
   check.integer('dataset:steps', 'epoch', epoch, 0, check.EXACT)
-  local order = ffi.new('int32_t[?]', n)
-  check(C.ms_permutation(seed, epoch, n, order))
-  for k = 0, n - 1 do order[k] = order[k] + 1 end
-  return packing.plan(self.lengths, order, n, 0, options)
+  local order, n = mixture.order(self.parts, seed, epoch)
+  return packing.plan(lengths_of(self), order, n, 0, options)
 end
 
 local function counted(n, what) return n > 0 and (', %d %s'):format(n, what) or '' end
 
 function class:__tostring()
-  local r = self.report
-  return ('dataset of %d samples, %d tokens%s%s%s'):format(#self.lengths, self.token.count,
+  local r, of = self.report, self.index and self:tokens() or self.samples.tokens
+  local epoch = mixture.repeats(self.parts) and self:in_epoch()
+  return ('dataset of %d samples, %d tokens%s%s%s%s%s%s'):format(self.size, of,
+    epoch and (', %d samples an epoch'):format(epoch) or '',
     counted(r.dropped, 'dropped as over long'), counted(r.truncated, 'truncated'),
-    counted(r.skipped, 'skipped with errors'))
+    r.split > 0 and (', %d split into %d'):format(r.split, r.pieces) or '',
+    counted(r.filtered, 'filtered out'), counted(r.skipped, 'skipped with errors'))
+end
+
+-- parts ------------------------------------------------------------------------------------------
+
+-- A data set of some of the samples that were read: `index` has their places, in order; nil for
+-- all.
+local function over(self, index)
+  local part = setmetatable({ chat = self.chat, options = self.options, paths = self.paths,
+    names = self.names, report = self.report, samples = self.samples, scratch = self.scratch,
+    index = index, size = index and index.count or self.samples.count, parts = {} }, class)
+  local at = 0
+  for k, source in ipairs(self.sources) do
+    local first, past = at, source.first + source.count
+    while at < part.size and place_of(part, at + 1) <= past do
+      at = index and at + 1 or past
+    end
+    part.parts[k] = { name = source.name, first = first, count = at - first,
+      weight = source.weight, times = source.times }
+  end
+  part.sources = self.sources
+  return part
+end
+
+local function check_share(share, count)
+  if not schema.kind_of(M.options.split, share) then
+    fail('dataset:split: the share is %s, expected %s', tostring(share),
+      schema.kind_text(M.options.split))
+  end
+  return share < 1 and math.max(1, math.floor(share * count + 0.5)) or share
+end
+
+-- How many different rows the samples are of.
+local function count_rows(self)
+  local row, n = self.samples.row.p, 0
+  for i = 0, self.samples.count - 1 do
+    if i == 0 or row[i] ~= row[i - 1] then n = n + 1 end
+  end
+  return n
+end
+
+--- Two data sets of one: rows to learn from, and rows that are held out. Which ones depends on the
+--- seed and on their tokens alone, wherever they stand: equal rows are on one side, so no held one
+--- is learnt, and those that are added later move next to none of the others. All samples of a row
+--- stay together.
+--- @param share number below 1 the part that is held out, from 1 how many rows; equal rows may make
+---   it a few more
+--- @param seed? integer default 0
+--- @return ms_dataset train
+--- @return ms_dataset held
+function methods:split(share, seed)
+  if self.index then fail('dataset:split: this is a part already') end
+  check.integer('dataset:split', 'seed', seed or 0, 0, check.EXACT)
+  local s, rows_count = self.samples, count_rows(self)
+  local count = check_share(share, rows_count)
+  local held = ffi.new('uint8_t[?]', s.count)
+  check(C.ms_split(seed or 0, s.count, s.start.p, s.row.p, s.token.p, count, held))
+  local sides = { [0] = arrays.new 'int32_t', arrays.new 'int32_t' }
+  for i = 0, s.count - 1 do sides[held[i]]:add(i + 1) end
+  if sides[0].count == 0 then
+    error(('%s: %d different rows, and split = %g leaves none to learn from'):format(
+      table.concat(self.names, ', '), rows_count, share), 0)
+  end
+  return over(self, sides[0]), over(self, sides[1])
 end
 
 --- The `data` of a configuration. A data set looks at neither train nor valid: its files are an
 --- argument.
 M.options = schema.new('dataset', {
-  train = schema.required('paths', 'training samples: .jsonl, .json or .txt files'),
-  valid = optional('paths', 'validation samples'),
+  train = schema.required('sources', 'training samples: .jsonl, .json or .txt files; of a file '
+    .. 'in {} weight is how much its samples count, repeat how often an epoch has them, limit how '
+    .. 'many rows are read'),
+  valid = optional('sources', 'validation samples'),
+  split = optional('number > 0 < 1|integer >= 1', 'without valid: the part of the training rows, '
+    .. 'or how many of them, that are held out for validation'),
   max_tokens = option(2048, 'longest sample', 'integer >= 2 <= 2147483647'),
-  over_long = schema.one_of({ 'drop', 'truncate', 'error' }, nil, 'what happens to longer ones'),
+  over_long = schema.one_of(cutting.ways, nil, 'what happens to longer ones'),
   on_error = schema.one_of({ 'error', 'skip' }, nil, 'what happens at a bad row'),
   prompt_key = optional('string', 'column of the prompts'),
   answer_key = optional('string', 'column of the answers'),
@@ -422,24 +381,17 @@ local function check_ignored(o)
   end
 end
 
-local function new(chat, options)
-  local o = schema.take('dataset', M.options, options)
-  check_ignored(o)
-  local self = { chat = chat, options = o, form = rows.asked(o), lengths = {},
-    token = array 'int32_t', level = array 'uint8_t', start = array 'int64_t',
-    weight = array 'float', levels = new_levels(), fields = fields.new(o.ignore),
-    scratch = { token = array 'int32_t', start = array 'int32_t', response = array 'float',
-      all = array 'float' },
-    extremes = { id = { value = -1 }, length = { value = 0 } },
-    report = reading.new() }
-  self.start:add(0)
-  return setmetatable(self, class)
-end
+-- What a call may give beside them, which no configuration can hold.
+local functions = schema.new('dataset', {
+  filter = optional('function', 'whether a row is used'),
+  map = optional('function', 'the row in the place of a row'),
+}, M.options)
 
 -- Why there is nothing to learn from.
-local function explain_none(self, paths)
+local function explain_none(self)
   local report, first = self.report, self.report.errors[1]
-  local words = ('no samples in %s: %d rows'):format(table.concat(paths, ', '), report.rows)
+  local words = ('no samples in %s: %d rows'):format(table.concat(self.names, ', '), report.rows)
+  if report.filtered > 0 then words = ('%s, %d filtered out'):format(words, report.filtered) end
   if report.dropped > 0 then
     words = ('%s, %d dropped as longer than max_tokens = %d'):format(words, report.dropped,
       self.options.max_tokens)
@@ -448,36 +400,82 @@ local function explain_none(self, paths)
   return ('%s, %d skipped with errors, the first: %s'):format(words, report.skipped, first)
 end
 
---- Reads and tokenises files.
---- @param path string|string[]
---- @param chat ms_chat
---- @param options? table a recipe's `data`, see `options`. Samples that are dropped and bad rows
----   that are skipped are counted; a bad row that is not is an error with its file and line
---- @return ms_dataset
-function M.open(path, chat, options)
-  if not kinds.of('paths', path) then
-    fail('dataset: a path or a list of paths expected, got %s',
-      type(path) == 'table' and #path == 0 and 'an empty list' or handles.what(path))
+-- What a list of several sources gives, a line each.
+local function mixed(self)
+  local lines = {}
+  for _, part in ipairs(self.parts) do
+    if part.weight ~= 1 or part.times ~= 1 then
+      lines[#lines + 1] = ('%s: %d samples%s%s'):format(part.name, part.count,
+        part.times ~= 1 and (', %d an epoch'):format(mixture.picks(part)) or '',
+        part.weight ~= 1 and (', weight %g'):format(part.weight) or '')
+    end
   end
+  return lines
+end
+
+local function say(self, line)
+  if not self.options.quiet then ranks.world():say(line) end
+end
+
+-- What became of the rows.
+local function say_all(self)
+  for _, line in ipairs(self.report:lines(self.options)) do say(self, 'dataset: ' .. line) end
+  for _, line in ipairs(mixed(self)) do say(self, 'dataset: ' .. line) end
+end
+
+--- Reads and tokenises files, or takes rows as they are.
+--- @param source string|table a path, `{ path =, weight =, repeat =, limit = }` or the same with
+---   `rows`, a list of these, or a list of rows
+--- @param chat ms_chat
+--- @param options? table a recipe's `data`, see `options`, and `filter`, `map`: functions of a row.
+---   Samples that are dropped and bad rows that are skipped are counted; a bad row that is not is
+--- an
+---   error with its file and line
+--- @return ms_dataset
+function M.open(source, chat, options)
+  local list = sources.take(source)
   if type(chat) ~= 'table' then
     fail('dataset: what ms.chat.open gives expected, got %s', handles.what(chat))
   end
-  local self = new(chat, options)
-  local paths = type(path) == 'table' and path or { path }
-  self.paths = paths
-  for _, one in ipairs(paths) do
-    if full(self) then break end
-    readers.read(one, visit, self)
-  end
-  self.report:finish(self.fields:counted())
-  if not self.options.quiet then
-    for _, line in ipairs(self.report:lines(self.options)) do
-      ranks.world():say('dataset: ' .. line)
-    end
-  end
-  if #self.lengths == 0 then error('dataset: ' .. explain_none(self, paths), 0) end
-  if not self.options.quiet then ranks.world():say(tostring(self)) end
+  local o = schema.take('dataset', functions, options)
+  check_ignored(o)
+  local all, report = filling.fill(list, chat, o)
+  local names = {}
+  for i, each in ipairs(list) do names[i] = each.name end
+  local self = over({ chat = chat, options = o, sources = list, paths = sources.paths(list),
+    names = names, samples = all, report = report,
+    scratch = { token = arrays.new 'int32_t', start = arrays.new 'int32_t',
+      response = arrays.new 'float', all = arrays.new 'float' } })
+  say_all(self)
+  if self.size == 0 then error('dataset: ' .. explain_none(self), 0) end
+  say(self, tostring(self))
   return self
+end
+
+local MORE = { seed = true, filter = true, map = true }
+
+--- The data sets that a recipe's `data` names: what is learnt and, where there is such a thing,
+--- what validates: `valid`, or `split` of the training rows.
+--- @param data table a recipe's `data`
+--- @param chat ms_chat
+--- @param more? { seed?: integer, filter?: function, map?: function } seed: of the split
+--- @return ms_dataset train
+--- @return ms_dataset? valid
+function M.sets(data, chat, more)
+  more = options_of.known('dataset.sets', MORE, more)
+  local o = schema.plain(check.table('dataset.sets', 'data', data))
+  if o == data then o = schema.part(M.options, data) end
+  o.filter, o.map = more.filter, more.map
+  local train = M.open(o.train, chat, o)
+  if o.valid then
+    if o.split then say(train, 'note: data.split is not used: data.valid is given') end
+    return train, M.open(o.valid, chat, o)
+  end
+  if not o.split then return train, nil end
+  local rest, held = train:split(o.split, more.seed)
+  say(train, ('dataset: %d samples are held out for validation, %d are left'):format(held:count(),
+    rest:count()))
+  return rest, held
 end
 
 return M

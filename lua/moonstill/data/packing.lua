@@ -3,7 +3,10 @@
 --- Pure functions of lengths and order, so a plan can be made again anywhere. Nothing is padded
 --- and no sample is cut: segments of a batch do not see each other, so packing is a matter of room.
 
+local arrays = require 'moonstill.data.arrays'
+local check = require 'moonstill.base.check'
 local schema = require 'moonstill.base.schema'
+local strict = require 'moonstill.base.strict'
 local option = schema.option
 
 local M = {}
@@ -22,102 +25,144 @@ M.options = schema.new('packing', {
 --- @param width number
 function M.cost(length, width) return length * width + length * length end
 
---- Cuts an epoch into steps of at most `tokens` tokens, in the order given; a longer sample makes a
---- step of its own, and the last step is what is left.
---- @param lengths integer[] of the samples, from 1
---- @param order integer[]|ffi.cdata* the samples in the order of the epoch
---- @param count integer how many there are in `order`
---- @param first integer index of the first in `order`: 0 for the FFI, 1 for tables
---- @param tokens integer
---- @return integer[][]
-function M.steps(lengths, order, count, first, tokens)
-  local steps, step, room = {}, nil, 0
-  for k = first, first + count - 1 do
-    local i = tonumber(order[k])
-    if not step or lengths[i] > room then
-      step, room = {}, tokens
-      steps[#steps + 1] = step
-    end
-    step[#step + 1] = i
-    room = room - lengths[i]
-  end
-  return steps
-end
-
 -- Samples by falling cost into `bins` micro-batches, each into the cheapest that has room. nil when
--- one finds no room.
-local function distribute(sorted, lengths, bins, micro_tokens, width)
+-- one finds no room. Samples are places in the step, `length` has theirs.
+local function distribute(sorted, length, bins, micro_tokens, width)
   local list, cost, tokens = {}, {}, {}
   for b = 1, bins do list[b], cost[b], tokens[b] = {}, 0, 0 end
-  for _, i in ipairs(sorted) do
+  for _, k in ipairs(sorted) do
     local best
     for b = 1, bins do
-      local fits = tokens[b] == 0 or tokens[b] + lengths[i] <= micro_tokens
+      local fits = tokens[b] == 0 or tokens[b] + length[k] <= micro_tokens
       if fits and (not best or cost[b] < cost[best]) then best = b end
     end
     if not best then return nil end
-    list[best][#list[best] + 1] = i
-    cost[best] = cost[best] + M.cost(lengths[i], width)
-    tokens[best] = tokens[best] + lengths[i]
+    list[best][#list[best] + 1] = k
+    cost[best] = cost[best] + M.cost(length[k], width)
+    tokens[best] = tokens[best] + length[k]
   end
   return list
 end
 
--- Back into the order of the step: samples within a micro-batch, micro-batches by their first.
-local function in_order(list, place)
-  local function before(a, b) return place[a] < place[b] end
-  for _, micro in ipairs(list) do table.sort(micro, before) end
-  table.sort(list, function(a, b) return place[a[1]] < place[b[1]] end)
+-- Back into the order of the step: samples within a micro-batch, micro-batches by their first. Then
+-- places become samples.
+local function in_order(list, step)
+  for _, micro in ipairs(list) do table.sort(micro) end
+  table.sort(list, function(a, b) return a[1] < b[1] end)
+  for _, micro in ipairs(list) do
+    for m, k in ipairs(micro) do micro[m] = step[k] end
+  end
   return list
 end
 
 --- Cuts a step into micro-batches of at most `micro_tokens` tokens and about equal cost, as few as
 --- that allows. A longer sample gets a micro-batch of its own.
---- @param step integer[] samples
---- @param lengths integer[]
+--- @param step integer[] samples, of which one may come twice
+--- @param lengths integer[]|ffi.cdata* of samples, from 1
 --- @param micro_tokens integer
 --- @param width? number see `cost`
 --- @return integer[][]
 function M.micro_batches(step, lengths, micro_tokens, width)
   width = width or M.options.width.default
-  local total, place, sorted, alone = 0, {}, {}, {}
+  local total, length, sorted, alone = 0, {}, {}, {}
   for k, i in ipairs(step) do
-    place[i] = k
-    if lengths[i] >= micro_tokens then
-      alone[#alone + 1] = { i }
+    length[k] = lengths[i]
+    if length[k] >= micro_tokens then
+      alone[#alone + 1] = { k }
     else
-      total = total + lengths[i]
-      sorted[#sorted + 1] = i
+      total = total + length[k]
+      sorted[#sorted + 1] = k
     end
   end
   table.sort(sorted, function(a, b)
-    if lengths[a] ~= lengths[b] then return lengths[a] > lengths[b] end
-    return place[a] < place[b]
+    if length[a] ~= length[b] then return length[a] > length[b] end
+    return a < b
   end)
   local bins, list = math.ceil(total / micro_tokens), nil
   while not list do
-    list = distribute(sorted, lengths, bins, micro_tokens, width)
+    list = distribute(sorted, length, bins, micro_tokens, width)
     bins = bins + 1
   end
   for _, micro in ipairs(alone) do list[#list + 1] = micro end
-  return in_order(list, place)
+  return in_order(list, step)
 end
 
---- The plan of an epoch: a list of steps, each a list of micro-batches, each a list of samples.
---- Every sample of `order` occurs once.
---- @param lengths integer[]
---- @param order integer[]|ffi.cdata*
---- @param count integer
---- @param first integer
---- @param options? table a recipe's `batch`, see `options`
+-- plans ------------------------------------------------------------------------------------------
+
+--- @class ms_plan
+local methods = {}
+local class = strict.class('plan', methods, { list = true })
+
+--- How many steps it has.
+--- @return integer
+function methods:count() return self.steps end
+
+--- One step: a list of micro-batches, each a list of samples. Made when it is asked for.
+--- @param k integer from 1
+--- @return integer[][]
+function methods:step(k)
+  check.integer('plan', 'step', k, 1, self.steps)
+  if self.list then return self.list[k] end
+  local step, first = {}, self.first + self.cut.p[k - 1]
+  for at = first, self.first + self.cut.p[k] - 1 do step[#step + 1] = tonumber(self.order[at]) end
+  return M.micro_batches(step, self.lengths, self.options.micro_tokens, self.options.width)
+end
+
+--- Iterates over the steps.
+--- @return fun(): integer[][]?
+function methods:each()
+  local k = 0
+  return function()
+    k = k + 1
+    return k <= self.steps and self:step(k) or nil
+  end
+end
+
+--- All steps as one list, for small data.
 --- @return integer[][][]
+function methods:all()
+  local list = {}
+  for step in self:each() do list[#list + 1] = step end
+  return list
+end
+
+-- Cuts an epoch into steps of at most `tokens` tokens, in the order given; a longer sample makes a
+-- step of its own, and the last step is what is left. An array of where each begins, and the end.
+local function cut(lengths, order, count, first, tokens)
+  local at, room = arrays.new 'int32_t', 0
+  for k = 0, count - 1 do
+    local length = lengths[tonumber(order[first + k])]
+    if k == 0 or length > room then
+      at:add(k)
+      room = tokens
+    end
+    room = room - length
+  end
+  at:add(count)
+  return at
+end
+
+--- The plan of an epoch, in which every place of `order` occurs once. It keeps `lengths` and
+--- `order`, and makes its steps when they are asked for: an epoch may have millions of samples.
+--- @param lengths integer[]|ffi.cdata* of samples, from 1
+--- @param order integer[]|ffi.cdata* the samples in the order of the epoch
+--- @param count integer how many there are in `order`
+--- @param first integer index of the first in `order`: 0 for the FFI, 1 for tables
+--- @param options? table a recipe's `batch`, see `options`
+--- @return ms_plan
 function M.plan(lengths, order, count, first, options)
   local o = schema.take('packing', M.options, options)
-  local steps = M.steps(lengths, order, count, first, o.tokens)
-  for k, step in ipairs(steps) do
-    steps[k] = M.micro_batches(step, lengths, o.micro_tokens, o.width)
-  end
-  return steps
+  local at = cut(lengths, order, count, first, o.tokens)
+  return setmetatable({ lengths = lengths, order = order, first = first, options = o, cut = at,
+    steps = at.count - 1 }, class)
+end
+
+--- A list of steps as a plan; a plan is returned as it is.
+--- @param steps integer[][][]|ms_plan
+--- @return ms_plan
+function M.as_plan(steps)
+  if getmetatable(steps) == class then return steps end
+  return setmetatable({ list = steps, steps = #steps }, class)
 end
 
 return M

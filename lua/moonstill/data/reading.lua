@@ -11,6 +11,10 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 --- @field rows integer read
 --- @field dropped integer longer than max_tokens
 --- @field truncated integer cut
+--- @field endless integer cut behind the beginning of what is learnt, so that its end is not learnt
+--- @field split integer cut into pieces, of which there are `pieces`
+--- @field pieces integer
+--- @field filtered integer rows that the caller's `filter` left out
 --- @field skipped integer with errors
 --- @field errors string[] the first ten of those, with file and line
 --- @field reasons { reason: string, count: integer }[] all of them by reason, the most frequent
@@ -25,7 +29,8 @@ local class = strict.class('report', methods)
 
 --- @return ms_reading
 function M.new()
-  return setmetatable({ rows = 0, dropped = 0, truncated = 0, skipped = 0, unweighted = 0, open = 0,
+  return setmetatable({ rows = 0, dropped = 0, truncated = 0, endless = 0, split = 0, pieces = 0,
+    filtered = 0, skipped = 0, unweighted = 0, open = 0,
     spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, class)
 end
 
@@ -137,6 +142,11 @@ function methods:lines(options)
   if self.open > 0 then
     lines[#lines + 1] = ('%s with "ended": false, of which no end is learnt'):format(
       M.counted(self.open, 'row'))
+  end
+  if self.endless > 0 then
+    lines[#lines + 1] = ('%s truncated before the end of what is learnt (max_tokens = %d): no end '
+      .. 'is learnt of them; over_long = drop or split keeps ends'):format(
+      M.counted(self.endless, 'sample'), options.max_tokens)
   end
   add_skipped(lines, self)
   return lines

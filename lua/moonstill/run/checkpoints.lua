@@ -130,8 +130,8 @@ end
 --- @return string, string? # nil where nothing is
 function M.encode(run)
   local unfit = drop_unfit(run.state)
-  return json.encode { id = run.id, run = run.state, config = run.cfg, epoch_steps = #run.plan,
-    data = run.fingerprint }, unfit
+  return json.encode { id = run.id, run = run.state, config = run.cfg,
+    epoch_steps = run.plan:count(), data = run.fingerprint }, unfit
 end
 
 -- going on ---------------------------------------------------------------------------------------
@@ -152,14 +152,14 @@ end
 -- The rest of an epoch must be the rest of the one that began.
 local function check_epoch(run, saved, path)
   local plan = run:plan_epoch(run.state.epoch)
-  if #plan ~= saved.epoch_steps then
+  if plan:count() ~= saved.epoch_steps then
     error(('%s: its epoch has %d steps, this one %d: data, seed or batch sizes have changed; '
-      .. 'resume=false begins anew'):format(path, saved.epoch_steps, #plan), 0)
+      .. 'resume=false begins anew'):format(path, saved.epoch_steps, plan:count()), 0)
   end
   local old = saved.config or {}
   for _, part in ipairs { { 'the seed', old.seed or 0, run.cfg.seed or 0 }, { 'batch.tokens',
     tokens_of(old), tokens_of(run.cfg) } } do
-    if part[2] ~= part[3] and run.state.index < #plan then
+    if part[2] ~= part[3] and run.state.index < plan:count() then
       error(('%s: %s has changed within an epoch, from %s to %s: samples would come twice, or not '
         .. 'at all; resume=false begins anew'):format(path, unpack(part)), 0)
     end

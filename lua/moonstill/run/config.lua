@@ -166,7 +166,7 @@ local function decode_argument(raw, name)
 end
 
 -- Unless it is quoted, a text is what was written: YAML drops blanks, tags and anchors.
-local as_written = { string = true, path = true, paths = true }
+local as_written = { string = true, path = true, paths = true, sources = true }
 local function plain_text(option, value, raw)
   if type(value) ~= 'string' or raw:find '^%s*["\']' then return value end
   return as_written[schemas.kind_of(option, raw)] and raw or value
@@ -193,12 +193,14 @@ local function read_argument(state, text)
 end
 
 local function check_files(source, key, value)
-  for _, path in ipairs(type(value) == 'table' and value or { value }) do
+  for _, path in ipairs(kinds.paths(value)) do
     if C.ms_path_kind(path) == 0 then
       refuse("%s: '%s': %s: %s", source, key, path, paths.missing(path, 'file or folder'))
     end
   end
 end
+
+local FILES = { path = true, paths = true, sources = true }
 
 --- What must be there, is: keys and files.
 local function check_complete(state)
@@ -210,29 +212,34 @@ local function check_complete(state)
         option.meaning and '  # ' .. option.meaning or '')
     end
     local kind = value ~= nil and schemas.kind_of(option, value)
-    if state.source[key] and (kind == 'path' or kind == 'paths') then
+    if state.source[key] and FILES[kind] then
       check_files(state.source[key], key, value)
     end
   end
 end
 
--- Whether the option beside it that a rule names has one of the rule's values; `key` is that one's.
-local function is_used(state, key, rule)
-  local value = state.value[key]
-  if not state.map[key] then return true end -- the recipe has no such key
-  if #rule == 1 then return value ~= nil end
-  for i = 2, #rule do
-    if value == rule[i] then return true end
+-- Whether one of the options beside it that a rule names has one of the rule's values; `group` is
+-- before their names.
+local function is_used(state, group, rule)
+  local unknown_to_recipe = true
+  for name in rule[1]:gmatch '[^|]+' do
+    local value = state.value[group .. name]
+    if state.map[group .. name] then unknown_to_recipe = false end
+    if #rule == 1 and value ~= nil then return true end
+    for i = 2, #rule do
+      if value == rule[i] then return true end
+    end
   end
-  return false
+  return unknown_to_recipe
 end
 
 -- What was asked for and does nothing.
 local function note_unused(state)
   for _, entry in ipairs(state.list) do
     local source, rule = state.source[entry.key], entry.option.rule
-    local other = rule and entry.key:gsub('[^.]*$', '') .. rule[1]
-    if source and rule and not is_used(state, other, rule) then
+    local group = entry.key:gsub('[^.]*$', '')
+    if source and rule and not is_used(state, group, rule) then
+      local other = group .. rule[1]:match '^[^|]*'
       local value = state.value[other]
       ranks.world():say(("note: %s: '%s' is not used: %s is %s"):format(source, entry.key, other,
         value == nil and 'not given' or kinds.shown(value)))

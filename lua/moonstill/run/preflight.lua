@@ -16,6 +16,7 @@ end
 
 local function add(list, name, path)
   if type(path) == 'table' then
+    if path.path then add(list, name, path.path) end
     for _, one in ipairs(path) do add(list, name, one) end
   elseif type(path) == 'string' and path ~= '' and C.ms_path_kind(path) ~= 0 then
     list[#list + 1] = { name = name, path = path, folder = C.ms_path_kind(path) == 2 }

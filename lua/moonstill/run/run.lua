@@ -28,6 +28,7 @@ local exit = require 'moonstill.base.exit'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
 local optimizer = require 'moonstill.train.optimizer'
+local packing = require 'moonstill.data.packing'
 local preflight = require 'moonstill.run.preflight'
 local progress = require 'moonstill.run.progress'
 local ranks = require 'moonstill.base.ranks'
@@ -70,9 +71,9 @@ end
 --- The steps of an epoch, counted from 0.
 function methods:plan_epoch(epoch)
   if self.planned ~= epoch then
-    self.plan = self.data:steps(self.cfg.seed or 0, epoch, self.batch_size)
+    self.plan = packing.as_plan(self.data:steps(self.cfg.seed or 0, epoch, self.batch_size))
     self.planned = epoch
-    if #self.plan == 0 then error('run: the data gives no step', 0) end
+    if self.plan:count() == 0 then error('run: the data gives no step', 0) end
   end
   return self.plan
 end
@@ -94,7 +95,7 @@ local function count_steps(run)
   end
   local total, epoch = 0, 0
   while epoch < epochs and (most == 0 or total < most) do
-    local n, part = #run:plan_epoch(epoch), math.min(1, epochs - epoch)
+    local n, part = run:plan_epoch(epoch):count(), math.min(1, epochs - epoch)
     total = total + steps_of_part(run, part, n)
     epoch = epoch + 1
   end
@@ -127,14 +128,14 @@ end
 
 local function begin_step(run)
   local state, step = run.state, run.step
-  if state.index >= #run:plan_epoch(state.epoch) then
+  if state.index >= run:plan_epoch(state.epoch):count() then
     state.epoch, state.index = state.epoch + 1, 0
     run:plan_epoch(state.epoch)
   end
   state.index, state.step = state.index + 1, state.step + 1
   state.progress = (state.step - 1) / math.max(1, state.total - 1)
   steps.begin(step, state.step)
-  for _, samples in ipairs(run.ranks:share(run.plan[state.index])) do
+  for _, samples in ipairs(run.ranks:share(run.plan:step(state.index))) do
     steps.take(step, run.data:batch(samples))
   end
   steps.measure(step)
@@ -205,7 +206,7 @@ end
 function methods:report(step)
   local state = self.state
   local entry = { step = state.step, kind = 'train', loss = metrics.number(step.loss),
-    epoch = state.epoch + state.index / #self.plan, terms = step.tally:entry(),
+    epoch = state.epoch + state.index / self.plan:count(), terms = step.tally:entry(),
     grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
     seconds = step.seconds, tokens_per_second = tokens_per_second(step) }
   if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured

@@ -4,6 +4,7 @@ local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
+local packing = require 'moonstill.data.packing'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
@@ -87,7 +88,8 @@ end
 -- The samples of each micro-batch of a data set.
 local function plan(data, size)
   local list = {}
-  for _, step in ipairs(data:steps(0, 0, { tokens = size, micro_tokens = size })) do
+  local steps = data:steps(0, 0, { tokens = size, micro_tokens = size })
+  for step in packing.as_plan(steps):each() do
     for _, samples in ipairs(step) do list[#list + 1] = samples end
   end
   return list

@@ -1,0 +1,187 @@
+--- Rows of files and of Lua tables to samples: each row is decoded, may be left out or changed by
+--- functions of the caller's, becomes a sample (`data/rows.lua`), and its tokens follow those
+--- before.
+---
+--- Rows are encoded some at a time. What is wrong with one is said with its place, or counted, in
+--- the order of the rows.
+
+local arrays = require 'moonstill.data.arrays'
+local check = require 'moonstill.base.check'
+local cutting = require 'moonstill.data.cutting'
+local fail = require 'moonstill.base.fail'
+local fields = require 'moonstill.data.fields'
+local json = require 'moonstill.base.json'
+local ranks = require 'moonstill.base.ranks'
+local readers = require 'moonstill.data.readers'
+local reading = require 'moonstill.data.reading'
+local rows = require 'moonstill.data.rows'
+local samples = require 'moonstill.data.samples'
+local sorted = require 'moonstill.base.sorted'
+
+local M = {}
+
+local BLOCK = 256 -- rows that are encoded together
+
+-- encoding ---------------------------------------------------------------------------------------
+
+local level_room = arrays.new 'uint8_t' -- scratch, read at once
+
+-- A sample's weight multiplies those of its positions.
+local function check_products(levels, level, n, weight)
+  if weight == 1 or weight == 0 then return end
+  for t = 0, n - 2 do
+    for _, of in ipairs { levels.response, levels.all } do
+      if of[level[t]] > 0 then
+        check.weight("the sample's and its message's, multiplied", of[level[t]] * weight)
+      end
+    end
+  end
+end
+
+local function encode_one(self, entry)
+  local ids, n, weights, all, as_letters = self.chat:encode(entry.sample)
+  level_room:reserve(n)
+  local level = level_room.p
+  for t = 0, n - 1 do level[t] = self.samples:level_of(weights[t], all[t]) end
+  if as_letters then self.report:spell(as_letters) end
+  entry.ids, entry.level, entry.n = ids, level, n
+  check_products(self.samples.levels, level, n, entry.weight)
+  cutting.add(self, entry)
+end
+
+-- A bad row: an error with its place, or counted.
+local function reject(self, where, why)
+  local message = tostring(why) -- which may come with the place already
+  if message:sub(1, #where + 2) == where .. ': ' then message = message:sub(#where + 3) end
+  if self.options.on_error ~= 'skip' then error(where .. ': ' .. message, 0) end
+  self.report:skip(where, message)
+end
+
+local function count(self, entry)
+  local report = self.report
+  if entry.sample.ended == false then report.open = report.open + 1 end
+  if entry.unweighted then report.unweighted = report.unweighted + 1 end
+end
+
+-- Encodes the rows that wait.
+local function flush(self)
+  local list = self.pending
+  self.pending = {}
+  for _, entry in ipairs(list) do
+    local ok, why = fail.pcall(encode_one, self, entry)
+    if ok then count(self, entry) else reject(self, entry.place, why) end
+  end
+end
+
+-- rows -------------------------------------------------------------------------------------------
+
+local function say(self, line)
+  self.lines[#self.lines + 1] = line
+  if not self.options.quiet then ranks.world():say(line) end
+end
+
+local function wait(self, sample, weight, where, unweighted)
+  self.pending[#self.pending + 1] = { sample = sample, text = sample.text ~= nil, weight = weight,
+    row = self.report.rows, place = where, unweighted = unweighted }
+end
+
+local function take(self, row, where)
+  if type(row) == 'string' then return wait(self, { text = row }, 1, where) end
+  local key = self.options.weight_key
+  self.form = self.form or rows.detect(row)
+  local form = self.form
+  self.used = self.used or rows.used(form, key)
+  self.fields:look(row, form.kind, self.used, row[form.messages])
+  if not self.said then say(self, ('dataset: %s: %s'):format(where, rows.describe(form, key))) end
+  self.said = true
+  local weight, given = rows.weight(row, key)
+  wait(self, rows.sample(row, form), weight, where, key and not given)
+end
+
+-- The caller's functions: what is wrong in them is no fault of the row's.
+local function call(name, f, row, where)
+  local ok, value = fail.pcall(f, row)
+  if not ok then error(('dataset: %s of %s: %s'):format(name, where, tostring(value)), 0) end
+  return value
+end
+
+-- The row as the caller's functions leave it; nil where it is left out.
+local function changed(self, row, where)
+  if not (self.filter or self.map) then return row end
+  if type(row) == 'string' then row = { text = row } end
+  if self.filter and not call('filter', self.filter, row, where) then
+    self.report.filtered = self.report.filtered + 1
+    return nil
+  end
+  if not self.map then return row end
+  local value = call('map', self.map, row, where)
+  if json.is_object(value) then return value end
+  error(('dataset: map of %s gave %s, and a row is an object'):format(where,
+    value == nil and 'nothing' or 'a ' .. type(value)), 0)
+end
+
+local function full(self)
+  local all, own = self.options.limit, self.source.limit
+  return all and self.report.rows >= all or own and self.source.read >= own
+end
+
+-- One row. True when there are enough.
+local function visit(self, where, value, decode)
+  self.report.rows, self.source.read = self.report.rows + 1, self.source.read + 1
+  local ok, row = fail.pcall(decode, value, where)
+  local why = row
+  if ok then
+    row = changed(self, row, where)
+    if row then ok, why = fail.pcall(take, self, row, where) end
+  end
+  if not ok or #self.pending >= BLOCK then flush(self) end
+  if not ok then reject(self, where, why) end
+  return full(self)
+end
+
+-- A copy, since what is ignored is taken out of a row.
+local function copy(value)
+  if type(value) ~= 'table' or value == json.null then return value end
+  local t = {}
+  for key, each in sorted.pairs(value) do t[key] = copy(each) end
+  return setmetatable(t, getmetatable(value))
+end
+
+local function read_rows(self, source)
+  for i, row in ipairs(source.rows) do
+    if visit(self, 'row ' .. i, row, copy) then return end
+  end
+end
+
+local function read(self, source)
+  self.source, source.read, source.first = source, 0, self.samples.count
+  self.form, self.used, self.said = rows.asked(self.options), nil, nil
+  if source.rows then
+    read_rows(self, source)
+  else
+    readers.read(source.path, visit, self)
+  end
+  flush(self)
+  source.count = self.samples.count - source.first
+end
+
+--- Reads all sources. Each gets `first` and `count`: its samples.
+--- @param sources table[] what `sources.take` gives
+--- @param chat ms_chat
+--- @param options table a data set's, with `filter` and `map`
+--- @return ms_samples
+--- @return ms_reading
+--- @return string[] lines what was said of the rows
+function M.fill(sources, chat, options)
+  local self = { chat = chat, options = options, filter = options.filter, map = options.map,
+    samples = samples.new(), report = reading.new(), fields = fields.new(options.ignore),
+    pending = {}, lines = {} }
+  for _, source in ipairs(sources) do
+    source.first, source.count = self.samples.count, 0
+    if not (options.limit and self.report.rows >= options.limit) then read(self, source) end
+  end
+  self.report:finish(self.fields:counted())
+  return self.samples, self.report, self.lines
+end
+
+return M
