@@ -385,9 +385,7 @@ describe('dataset: samples over max_tokens, cut in other ways', function()
     local begun = tools.folder()
     tools.write(begun .. '/tokenizer.json', json.encode(small.byte_level {
       added = { small.added(302, '</s>'), small.added(303, '<s>') },
-      post_processor = { type = 'TemplateProcessing', single = { { SpecialToken = { id = '<s>', type_id = 0 } },
-        { Sequence = { id = 'A', type_id = 0 } } }, pair = {},
-        special_tokens = { ['<s>'] = { id = '<s>', ids = { 303 }, tokens = { '<s>' } } } } }))
+      post_processor = small.template({ '<s>', 'A' }, { ['<s>'] = 303 }) }))
     tools.write(begun .. '/config.json', '{"eos_token_id": 302}')
     local data = open(path, ms.chat.open(begun), { max_tokens = 5, over_long = 'truncate_left' })
     assert.same({ '<s>h[i][j][</s>]', '<s>a[b][</s>]' }, masks(data))

@@ -178,7 +178,8 @@ describe('a section of a recipe', function()
       data = { over_long = 'truncate' } }
     for _, want in ipairs { 'kd.k%s+integer >= 1%s+5%s+entries of a topk target\n',
       'kd.mine%s+number%s+1%s+of the recipe\n',
-      'data.over_long%s+one of%s+truncate%s+what happens to longer ones: drop, truncate, truncate_left, split, error\n' } do
+      'data.over_long%s+one of%s+truncate%s+what happens to longer ones: drop, truncate, truncate_left, split, '
+        .. 'error\n' } do
       assert.truthy(text:find(want), want .. ' in ' .. text)
     end
   end)
@@ -232,7 +233,8 @@ describe('the help of a schema', function()
   it('has a line for each option, with kind, bounds, default and meaning', function()
     local text = schema.help(schema.list(ms.run.options))
     for _, want in ipairs { '  kd%.beta +number from 0 to 1 +0%.5 +of js\n',
-      '  optim%.beta2 +number >= 0 < 1 +0%.999 +AdamW\n', '  data%.train +paths or {path:, weight:, repeat:, limit:} +required +training samples: ',
+      '  optim%.beta2 +number >= 0 < 1 +0%.999 +AdamW\n',
+      '  data%.train +paths or {path:, weight:, repeat:, limit:} +required +training samples: ',
       '  batch%.tokens +integer >= 1 +8192 +tokens of an optimiser step\n',
       '  checkpoint%.keep +integer >= 0 +2 +checkpoints kept\n',
       '  kd%.tail +one of +bucket +.*: bucket, renormalize\n' } do
