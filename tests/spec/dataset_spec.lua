@@ -451,11 +451,11 @@ describe('dataset: bad rows', function()
     text = said(write('many.jsonl', rows), bare, '{ on_error = "skip" }')
     assert.matches('dataset: 14 rows skipped:\n', text)
     assert.matches('many.jsonl:11: empty answer\ndataset: by reason:\ndataset:   8 rows: column 16 [^\n]*\n'
-      .. 'dataset:   5 rows: empty answer\ndataset:   1 row: a row is an object\ndataset of 1 samples', text)
+      .. 'dataset:   5 rows: empty answer\ndataset:   1 row: a row is an object, not a list\ndataset of 1 sample', text)
     assert.not_matches('many.jsonl:12', text)
     local report = open(folder .. '/many.jsonl', plain, { on_error = 'skip' }).report
     assert.equal(10, #report.errors)
-    assert.same({ { reason = 'empty answer', count = 5 }, { reason = 'a row is an object', count = 1 } },
+    assert.same({ { reason = 'empty answer', count = 5 }, { reason = 'a row is an object, not a list', count = 1 } },
       { report.reasons[2], report.reasons[3] })
     -- as many reasons as rows are not all kept
     rows = { { messages = { { role = 'assistant', content = 'a' } } } }
@@ -485,11 +485,10 @@ describe('dataset: bad rows', function()
   end)
   it('and wrong calls', function()
     refused('no such file', open, folder .. '/nothing.jsonl', plain)
-    refused('b.json: not an array of rows but an object with the keys a, b', open,
-      write('b.json', { '{"b": 1, "a": 2}' }), plain)
-    refused('b.json: not an array of rows but a string', open, write('b.json', { '"text"' }), plain)
-    refused("'over_long' must be one of drop, truncate, truncate_left, split, error, not cut", open, path, plain, { over_long = 'cut' })
-    refused("'max_tokens' must be integer >= 2, not 1", open, path, plain, { max_tokens = 1 })
+    refused('b.json:1: no known columns among a, b', open, write('b.json', { '{"b": 1, "a": 2}' }), plain)
+    refused('b.json:1: a row is an object, not a string', open, write('b.json', { '"text"' }), plain)
+    refused("'over_long' must be one of drop, truncate, truncate_left, split, error, not cut", open, path, plain,
+      { over_long = 'cut' })
     local data = open(path, plain, { on_error = 'skip' })
     refused('sample 3 of 2', data.sample, data, 3)
     refused('sample 0 of 2', data.batch, data, { 1, 0 })
@@ -513,7 +512,7 @@ describe('dataset: files that people have in the place of others', function()
     for _, ending in ipairs { 'jsonl', 'ndjson', 'json', 'txt' } do
       names('x.' .. ending, POINTER, 'is a pointer file of Git LFS', 'git lfs pull')
       names('x.' .. ending, '<!DOCTYPE html>\n<html><head>', 'is an HTML page')
-      names('x.' .. ending, '\31\139\8\0' .. ('x'):rep(50), 'is compressed with gzip')
+      names('x.' .. ending, '\31\139\8\0' .. ('x'):rep(50), 'the gzip data are damaged before byte')
       names('x.' .. ending, 'PK\3\4' .. ('\0'):rep(22) .. '\4\0\0\0data' .. ('x'):rep(50), 'is a zip archive')
       names('x.' .. ending, 'PAR1' .. ('x'):rep(50), 'is a Parquet file')
       names('x.' .. ending, 'ARROW1\0\0' .. ('x'):rep(50), 'is an Arrow file')
@@ -527,11 +526,11 @@ describe('dataset: files that people have in the place of others', function()
   end)
 
   it('are named by their ending', function()
-    names('x.csv', 'prompt,answer\na,b\n', 'files end in .jsonl, .json or .txt', 'read_csv(..).to_json(')
     names('x.parquet', 'PAR1', 'read_parquet(..).to_json(')
-    names('train', row, 'files end in .jsonl, .json or .txt')
+    names('train', row, 'files end in .jsonl, .json, .csv, .tsv or .txt, and .gz or .zst behind that')
+    names('train.gz', row, 'files end in .jsonl')
     names('train', '\31\139\8\0' .. ('x'):rep(50), 'files end in .jsonl', 'is compressed with gzip')
-    names('x.jsonl.gz', '\31\139\8\0' .. ('x'):rep(50), 'is compressed with gzip: decompress it first')
+    names('x.jsonl.xz', '\253\55zXZ\0' .. ('x'):rep(50), 'files end in .jsonl', 'is compressed with xz: decompress it')
     os.execute('mkdir -p ' .. folder .. '/set ' .. folder .. '/none')
     tools.write(folder .. '/set/README.md', '')
     names(folder .. '/none', nil, 'is a folder, where a file is expected')
@@ -551,16 +550,13 @@ describe('dataset: files that people have in the place of others', function()
   end)
 
   it('hold rows in another way', function()
-    names('x.jsonl', '[' .. row .. ']\n',
-      ':1: a row is an object; rows of an array: the name of such a file ends in .json')
-    names('x.jsonl', '[\n' .. row .. '\n]\n', ':1: ', 'rows of an array: ')
-    names('x.jsonl', '[' .. row .. ',\n' .. row .. ']\n', ':1: ', 'rows of an array: ')
-    names('x.jsonl', '{\n  "prompt": "a"\n}\n', ':1: ', 'a row stands on one line, as json.dumps writes it')
-    names('x.jsonl', row .. ',\n' .. row .. '\n', ':1: ', 'without commas behind them')
-    names('x.jsonl', 'prompt,answer\na,b\n', ':1: ', 'rows of CSV or TSV are to be written as JSON')
-    names('x.jsonl', '"prompt"\t"answer"\n', ':1: ', 'rows of CSV or TSV')
-    names('x.jsonl', 'Once upon a time\n', ':1: ', 'a plain text is named .txt')
-    names('x.json', row .. '\n' .. row .. '\n', 'a file with a row on each line is named .jsonl')
+    for _, name in ipairs { 'x.jsonl', 'x.json' } do
+      names(name, row .. '\n{\n  "prompt": "a"\n}\n', ':2: ', 'a row stands on one line, as json.dumps writes it')
+      names(name, row .. ',\n' .. row .. '\n', ':1: ', 'without commas behind them')
+      names(name, 'prompt,answer\na,b\n', ':1: ', 'a table is named .csv or .tsv, and a plain text .txt')
+      names(name, '"prompt"\t"answer"\n', ':1: ', 'a table is named .csv or .tsv')
+      names(name, 'Once upon a time\n', ':1: ', 'a plain text .txt')
+    end
     for _, file in ipairs { { 'x.jsonl', '%s' }, { 'x.json', '[%s]' } } do
       local function bad(text, ...) names(file[1], file[2]:format(text) .. '\n', ...) end
       bad("{'prompt': 'a', 'answer': 'b'}", "Python's way to print, not JSON: json.dumps writes JSON")
