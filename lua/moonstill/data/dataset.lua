@@ -5,10 +5,11 @@
 ---     for _, samples in ipairs(step) do local batch = data:batch(samples) end
 ---   end
 ---
---- Files are JSON (.jsonl, .json), tables (.csv, .tsv) or plain text (.txt), also compressed. Several
---- come as a list, in which `{ path = 'a.jsonl', weight = 0.5, ['repeat'] = 2, limit = 1000 }` says
---- how much a file's samples count, how often an epoch has them (a fraction is another part of them
---- in each epoch) and how many of its rows are read. A list of rows is data too.
+--- Files are JSON (.jsonl, .json), tables (.csv, .tsv) or plain text (.txt), also compressed.
+--- Several come as a list, in which `{ path = 'a.jsonl', weight = 0.5, ['repeat'] = 2,
+--- limit = 1000 }` says how much a file's samples count, how often an epoch has them (a fraction is
+--- another part of them in each epoch) and how many of its rows are read. A list of rows is data
+--- too.
 ---
 --- Rows have `messages`, or a prompt and an answer, or a text, or token ids that are learnt as they
 --- are (`prompt_ids` and `answer_ids`); which columns hold them is asked by name or found in the
@@ -349,8 +350,8 @@ end
 --- argument.
 M.options = schema.new('dataset', {
   train = schema.required('sources', 'training samples: .jsonl, .json, .csv, .tsv or .txt; of a '
-    .. 'file in {} weight is how much its samples count, repeat how often an epoch has them, limit how '
-    .. 'many rows are read'),
+    .. 'file in {} weight is how much its samples count, repeat how often an epoch has them, '
+    .. 'limit how many rows are read'),
   valid = optional('sources', 'validation samples'),
   split = optional('number > 0 < 1|integer >= 1', 'without valid: the part of the training rows, '
     .. 'or how many of them, that are held out for validation'),

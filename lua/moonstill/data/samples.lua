@@ -106,6 +106,9 @@ local text_out = ffi.new 'char *[1]'
 --- @param bytes integer
 --- @return string
 function M.hash(data, bytes)
+  local there = type(data) == 'string' and #data or type(data) == 'cdata' and ffi.sizeof(data) or 0
+  local pointer = tostring(ffi.typeof(type(data) == 'cdata' and data or 'int')):find '%*>'
+  check.integer('hash', 'bytes', bytes, 0, pointer and check.EXACT or there)
   check(C.ms_hash(data, bytes, text_out))
   return text_of(text_out[0])
 end
