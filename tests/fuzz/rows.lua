@@ -55,20 +55,24 @@ local function mutate(text, random)
   return text
 end
 
-local OPTIONS = { {}, { messages_key = 'conversations' }, { text_key = 'output' } }
+local OPTIONS = { {}, { answer_key = 'chosen' }, { messages_key = 'conversations' }, { text_key = 'output' } }
+
+local function reads() return true end
 
 -- What becomes of a row, as a text.
 local function use(row, random)
   if type(row) == 'string' then return row end
+  local text = json.encode(row)
   local o = OPTIONS[random(#OPTIONS)]
   local ok, sample = fail.pcall(function()
     local form = rows.asked(o) or rows.detect(row, o)
-    fields.new():look(row, form.kind, rows.used(form), row[form.messages])
+    rows.parse(row, form)
+    fields.new():look(row, form.kind, rows.used(form), rows.lists(row, form), reads)
     rows.weight(row, 'weight')
     return rows.sample(row, form)
   end)
   assert(ok or not tostring(sample):find '%.lua:%d', sample)
-  return json.encode(row)
+  return text
 end
 
 -- The rows of a file as one text, or nil and the error.

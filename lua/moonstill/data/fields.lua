@@ -3,6 +3,7 @@
 ---
 --- A column or a field whose value is null or empty is not there.
 
+local conversations = require 'moonstill.data.conversations'
 local json = require 'moonstill.base.json'
 local sorted = require 'moonstill.base.sorted'
 
@@ -50,18 +51,35 @@ for _, group in ipairs(GROUPS) do
 end
 
 known.ids = known.text -- they too are the whole of what is learnt
+known.tokens = known.text
+
+-- What a chat may read of rows, beside what their form reads, where it says so.
+local OFFERED = { pair = {}, messages = {} }
+for _, name in ipairs { 'tools', 'functions', 'documents', 'chat_template_kwargs',
+  'enable_thinking' } do
+  OFFERED.pair[name], OFFERED.messages[name] = true, true
+end
+for _, name in ipairs { 'system', 'system_prompt', 'history' } do OFFERED.pair[name] = true end
 
 local MESSAGE = { role = true, content = true, weight = true }
-local PART = { type = true, text = true }
-local WHAT = { pair = 'row', messages = 'row', text = 'row', ids = 'row', message = 'message',
-  part = 'part of a content' }
+local TURN = {} -- as ShareGPT and others write one
+for name in sorted.pairs(MESSAGE) do TURN[name] = true end
+for name in sorted.pairs(conversations.read) do TURN[name] = true end
+local PART = { type = true, text = true, value = true }
+local WHAT = { pair = 'row', messages = 'row', text = 'row', ids = 'row', tokens = 'row',
+  message = 'message', part = 'part of a content' }
+local CHOSEN = { chosen = true, chosen_messages = true }
 
--- Null, and what says nothing: "", [], {}, and "[]", which is how LLaMA-Factory writes no tools.
-local function is_absent(value)
-  if value == json.null then return true end
+--- Whether a value is null or says nothing: "", [], {}, and "[]", which is how LLaMA-Factory writes
+--- no tools.
+--- @param value any
+--- @return boolean
+function M.is_absent(value)
+  if value == nil or value == json.null then return true end
   if type(value) == 'string' then return not value:find '[^%s%[%]{}]' end
   return type(value) == 'table' and next(value) == nil
 end
+local is_absent = M.is_absent
 
 local function changes(place, name, value)
   local group = known[place][name]
@@ -115,14 +133,21 @@ local function count(self, what, name, ignored)
   entry.count = entry.count + 1
 end
 
+-- Whether the chat reads a name at a place. Whether turns are learnt has one name there.
+local function is_read(reads, place, name)
+  if not reads then return false end
+  if place == 'message' then return reads(conversations.learning[name] and 'train' or name) end
+  return OFFERED[place] ~= nil and OFFERED[place][name] ~= nil and reads(name)
+end
+
 -- Takes away what is ignored, counts what is not used; returns what may not be passed over.
-local function look(self, place, t, used)
+local function look(self, place, t, used, reads)
   local found
   for name, value in sorted.pairs(t) do
     if self.ignored[name] then
       t[name] = nil
       if not is_absent(value) then count(self, WHAT[place], name, true) end
-    elseif not used[name] and not is_absent(value) then
+    elseif not used[name] and not is_absent(value) and not is_read(reads, place, name) then
       if changes(place, name, value) then
         found = found or {}
         found[#found + 1] = name
@@ -144,10 +169,11 @@ local function add(all, names, where)
   end
 end
 
-local function look_into(self, messages, all)
+local function look_into(self, messages, all, reads)
   for i, message in ipairs(messages) do
     if json.is_object(message) then
-      add(all, look(self, 'message', message, MESSAGE), ' of message ' .. i)
+      local used = message.role ~= nil and MESSAGE or TURN
+      add(all, look(self, 'message', message, used, reads), ' of message ' .. i)
       for _, part in ipairs(json.is_array(message.content) and message.content or {}) do
         if json.is_object(part) then look(self, 'part', part, PART) end
       end
@@ -155,19 +181,29 @@ local function look_into(self, messages, all)
   end
 end
 
+local function hint(all)
+  for _, name in ipairs(all.names) do
+    if CHOSEN[name] then return ('; data.answer_key=%s learns those answers'):format(name) end
+  end
+  return ''
+end
+
 --- Looks at a row: what is ignored is taken out of it and of its messages, what is not used is
 --- counted. An error names what is not read and changes what is learnt.
 --- @param row table
---- @param kind '"pair"'|'"messages"'|'"text"'|'"ids"' its form
+--- @param kind '"pair"'|'"messages"'|'"text"'|'"ids"'|'"tokens"' its form
 --- @param used table<string, boolean> the columns that are read
---- @param messages any the row's messages, if it has some
-function methods:look(row, kind, used, messages)
+--- @param lists table[][] the row's lists of messages, if it has some
+--- @param reads? fun(name: string): boolean what the chat reads of rows and messages beside that:
+---   columns such as `tools`, fields of messages such as `tool_calls`, and `train` for all names of
+---   whether a message is learnt; default nothing
+function methods:look(row, kind, used, lists, reads)
   local all = { seen = {}, names = {}, words = {} }
-  add(all, look(self, kind, row, used), '')
-  if json.is_array(messages) then look_into(self, messages, all) end
+  add(all, look(self, kind, row, used, reads), '')
+  for _, messages in ipairs(lists) do look_into(self, messages, all, reads) end
   if #all.names == 0 then return end
-  error(('what is learnt depends on %s, which nothing reads: data.ignore=[%s] goes on without')
-    :format(table.concat(all.words, ', '), table.concat(all.names, ',')), 0)
+  error(('what is learnt depends on %s, which nothing reads: data.ignore=[%s] goes on without%s')
+    :format(table.concat(all.words, ', '), table.concat(all.names, ','), hint(all)), 0)
 end
 
 --- What was counted, sorted: `what` has it ("row", "message", "part of a content"), its `name`, how

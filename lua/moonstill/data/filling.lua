@@ -10,6 +10,7 @@ local check = require 'moonstill.base.check'
 local cutting = require 'moonstill.data.cutting'
 local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
+local identities = require 'moonstill.data.identities'
 local json = require 'moonstill.base.json'
 local ranks = require 'moonstill.base.ranks'
 local readers = require 'moonstill.data.readers'
@@ -88,14 +89,17 @@ end
 local function take(self, row, where)
   if type(row) == 'string' then return wait(self, { text = row }, 1, where) end
   local key = self.options.weight_key
-  self.form = self.form or rows.detect(row)
+  self.form = self.form or rows.detect(row, self.options)
   local form = self.form
   self.used = self.used or rows.used(form, key)
-  self.fields:look(row, form.kind, self.used, row[form.messages])
+  rows.parse(row, form)
+  self.fields:look(row, form.kind, self.used, rows.lists(row, form))
   if not self.said then say(self, ('dataset: %s: %s'):format(where, rows.describe(form, key))) end
   self.said = true
   local weight, given = rows.weight(row, key)
-  wait(self, rows.sample(row, form), weight, where, key and not given)
+  local sample = rows.sample(row, form)
+  if sample.id ~= nil then self.source.ids:add(sample.id, self.source.read) end
+  wait(self, sample, weight, where, key and not given)
 end
 
 -- The caller's functions: what is wrong in them is no fault of the row's.
@@ -155,6 +159,7 @@ end
 
 local function read(self, source)
   self.source, source.read, source.first = source, 0, self.samples.count
+  source.ids = identities.new()
   self.form, self.used, self.said = rows.asked(self.options), nil, nil
   if source.rows then
     read_rows(self, source)
@@ -162,6 +167,7 @@ local function read(self, source)
     readers.read(source.path, visit, self)
   end
   flush(self)
+  source.ids = nil
   source.count = self.samples.count - source.first
 end
 

@@ -34,9 +34,9 @@ function M.new()
     spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, class)
 end
 
--- Messages that differ in numbers and in what a parser stood before are of one reason.
+-- Messages that differ in numbers, ids and in what a parser stood before are of one reason.
 local function find_reason(self, message)
-  local key = message:gsub("near '.*", ''):gsub('%d+', '0')
+  local key = message:gsub("near '.*", ''):gsub('^duplicate id ".*', ''):gsub('%d+', '0')
   if not self.of_reason[key] and #self.reasons >= REASONS then
     key, message = '', 'other reasons'
   end

@@ -1,106 +1,19 @@
---- Rows to samples: which columns hold what.
----
---- A form says what a file's rows are: `kind` "messages", "pair", "text" or "ids", and the columns
---- of its parts under `messages`, `prompt` and `answer`, or `text`; those of ids have one name.
+--- Rows to samples, by their form (`data/forms.lua`).
 
 local check = require 'moonstill.base.check'
-local fail = require 'moonstill.base.fail'
+local conversations = require 'moonstill.data.conversations'
 local fields = require 'moonstill.data.fields'
+local forms = require 'moonstill.data.forms'
 local json = require 'moonstill.base.json'
 local sorted = require 'moonstill.base.sorted'
+local tokenised = require 'moonstill.data.tokenised'
 
 local M = {}
 
---- Pairs of columns that are looked for in a first row, in this order.
-M.pairs = { { 'prompt', 'completion' }, { 'prompt', 'response' }, { 'prompt', 'answer' },
-  { 'question', 'answer' }, { 'question', 'response' }, { 'query', 'response' },
-  { 'instruction', 'output' }, { 'instruction', 'response' }, { 'input', 'output' } }
---- Columns of plain text.
-M.texts = { 'text', 'content' }
+M.pairs, M.texts, M.conversations = forms.pairs, forms.texts, forms.conversations
+M.asked, M.detect, M.used, M.describe = forms.asked, forms.detect, forms.used, forms.describe
 
--- A column that is null is not there.
-local function has(row, name) return row[name] ~= nil and row[name] ~= json.null end
-
---- The form that a data set's options ask for, or nil.
---- @param o table prompt_key and answer_key, text_key or messages_key
---- @return table?
-function M.asked(o)
-  if o.messages_key then return { kind = 'messages', messages = o.messages_key } end
-  if o.text_key then return { kind = 'text', text = o.text_key } end
-  if not o.prompt_key and not o.answer_key then return nil end
-  if not o.prompt_key or not o.answer_key then
-    fail('dataset: prompt_key and answer_key belong together')
-  end
-  return { kind = 'pair', prompt = o.prompt_key, answer = o.answer_key }
-end
-
--- What to say of a row without columns to read.
-local function explain(row)
-  local turns = row.conversations or row.conversation
-  if json.is_array(turns) then
-    local name = row.conversations and 'conversations' or 'conversation'
-    if type(turns[1]) == 'table' and turns[1].role then
-      return ('; messages_key = "%s" reads its messages'):format(name)
-    end
-    return ('; the turns of "%s" have no "role" and "content", and other turns are not read')
-      :format(name)
-  end
-  if type(row.messages) == 'string' then return '; "messages" is a text, not a list' end
-  local names = fields.known(row)
-  return #names > 0 and ('; nothing reads "%s"'):format(table.concat(names, '", "')) or ''
-end
-
---- The form of a row, by the columns that are not null.
---- @param row table
---- @return table
-function M.detect(row)
-  local ids = json.is_array(row.prompt_ids) and json.is_array(row.answer_ids)
-  if ids then return { kind = 'ids' } end
-  if json.is_array(row.messages) then return { kind = 'messages', messages = 'messages' } end
-  for _, pair in ipairs(M.pairs) do
-    if has(row, pair[1]) and has(row, pair[2]) then
-      return { kind = 'pair', prompt = pair[1], answer = pair[2] }
-    end
-  end
-  for _, name in ipairs(M.texts) do
-    if has(row, name) then return { kind = 'text', text = name } end
-  end
-  error(('no known columns among %s: name them with prompt_key and answer_key, text_key or '
-    .. 'messages_key%s'):format(table.concat(sorted.keys(row), ', '), explain(row)), 0)
-end
-
--- The input that an instruction may have beside it is of Alpaca's form.
-local function input_key(form) return form.prompt == 'instruction' and 'input' or nil end
-
--- Token ids and, in what `ms.generate.write` writes, the text of the answer's.
-local IDS = { 'prompt_ids', 'answer_ids', 'answer' }
-
---- The columns that are read of a form's rows.
---- @param form table
---- @param weight_key? string
---- @return table<string, boolean>
-function M.used(form, weight_key)
-  local used = {}
-  local function use(name) if name then used[name] = true end end
-  for _, part in ipairs { 'messages', 'prompt', 'answer', 'text' } do use(form[part]) end
-  use(input_key(form))
-  use 'ended'
-  for _, name in ipairs(form.kind == 'ids' and IDS or {}) do use(name) end
-  use(weight_key)
-  return used
-end
-
---- A form in words.
---- @param form table
---- @param weight_key? string
---- @return string
-function M.describe(form, weight_key)
-  local words = form.kind == 'messages' and ('conversations in "%s"'):format(form.messages)
-    or form.kind == 'ids' and 'tokens in "prompt_ids" and "answer_ids"'
-    or form.kind == 'text' and ('text in "%s"'):format(form.text)
-    or ('prompts in "%s", answers in "%s"'):format(form.prompt, form.answer)
-  return weight_key and ('%s, weights in "%s"'):format(words, weight_key) or words
-end
+local has = forms.has
 
 local function kind_of(value)
   if value == nil then return 'missing' end
@@ -109,55 +22,214 @@ local function kind_of(value)
     or 'a ' .. type(value)
 end
 
+local function refuse(key, value, wanted)
+  error(('column "%s" is %s%s'):format(key, kind_of(value),
+    value == nil and '' or ', not ' .. (wanted or 'text')), 0)
+end
+
 local function text_in(row, key)
   local value = row[key]
   if type(value) == 'string' then return value end
-  error(('column "%s" is %s%s'):format(key, kind_of(value), value == nil and '' or ', not text'), 0)
+  refuse(key, value)
+end
+
+-- Lists and objects that a row has as JSON texts, as rows of tables must.
+local LISTS = { history = true, documents = true, chat_template_kwargs = true }
+for _, name in ipairs { 'prompt_ids', 'answer_ids', unpack(tokenised.columns) } do
+  LISTS[name] = true
+end
+for _, name in ipairs(M.conversations) do LISTS[name] = true end
+
+--- Parses what a form reads as lists and objects, where a row has texts in their place.
+--- @param row table
+--- @param form table
+function M.parse(row, form)
+  for name, value in sorted.pairs(row) do
+    local listed = LISTS[name] or name == form.messages
+    if listed and type(value) == 'string' and value:find '^%s*[%[{]'
+      and name ~= form.text and name ~= form.answer then
+      row[name] = conversations.parse(value, ('column "%s"'):format(name))
+    end
+  end
+end
+
+--- The lists of messages that a row of a form holds, for `fields`.
+--- @param row table
+--- @param form table
+--- @return table[]
+function M.lists(row, form)
+  local lists = {}
+  for _, part in ipairs { 'messages', 'prompt', 'answer' } do
+    local value = form[part] and row[form[part]]
+    if json.is_array(value) then lists[#lists + 1] = value end
+  end
+  return lists
+end
+
+-- ms-swift's rows have addresses of images in their texts.
+local function check_images(form, text)
+  if form.prompt == 'query' and text:find '<img>[^<]*</img>' then
+    error(('column "%s" has an image in it (<img>..</img>), and images are not read')
+      :format(form.prompt), 0)
+  end
+  return text
 end
 
 local function prompt_in(row, form)
-  local prompt, key = text_in(row, form.prompt), input_key(form)
+  local prompt, key = check_images(form, text_in(row, form.prompt)), forms.input_key(form)
   local input = key and has(row, key) and text_in(row, key) or ''
   return input == '' and prompt or prompt .. '\n\n' .. input
 end
 
+-- Whether a prompt or an answer is turns: a list of them, or one.
+local function is_turns(value)
+  return conversations.style(value) ~= nil
+    or json.is_object(value) and (value.role ~= nil or value.from ~= nil)
+end
+
+-- The turns of a prompt or an answer, which may be a text that somebody says.
+local function turns_of(row, form, key, role)
+  local value = row[key]
+  if is_turns(value) then
+    return conversations.messages(json.is_array(value) and value or json.array { value })
+  end
+  local text = role == 'user' and prompt_in(row, form) or text_in(row, key)
+  return json.array { { role = role, content = text } }
+end
+
+-- Whether the messages of an answer are a conversation from its beginning, prompt included.
+local function is_whole(messages)
+  local first = messages[1]
+  return json.is_object(first) and first.role ~= 'assistant' and first.role ~= 'tool'
+end
+
+-- A prompt's messages, of which nothing is learnt, and its answer's.
+local function joined(row, form)
+  local answer = turns_of(row, form, form.answer, 'assistant')
+  if is_whole(answer) then return answer end
+  local messages = json.array()
+  for _, message in ipairs(turns_of(row, form, form.prompt, 'user')) do
+    if json.is_object(message) then message.train = false end
+    messages[#messages + 1] = message
+  end
+  for _, message in ipairs(answer) do messages[#messages + 1] = message end
+  return messages
+end
+
+-- Turns before a prompt: pairs of texts, which are learnt as all answers of a conversation are.
+local function history_in(row)
+  local list = row.history
+  if fields.is_absent(list) then return nil end
+  if not json.is_array(list) then refuse('history', list, 'a list') end
+  local history = {}
+  for i, pair in ipairs(list) do
+    if not json.is_array(pair) or #pair ~= 2 or type(pair[1]) ~= 'string'
+      or type(pair[2]) ~= 'string' then
+      error(('column "history": entry %d is no pair of texts'):format(i), 0)
+    end
+    history[i] = { pair[1], pair[2], train = true }
+  end
+  return history
+end
+
+local function system_in(row)
+  for _, name in ipairs { 'system', 'system_prompt' } do
+    if not fields.is_absent(row[name]) then return text_in(row, name), name end
+  end
+end
+
+local function args_in(row)
+  local args = row.chat_template_kwargs
+  if fields.is_absent(args) then args = nil end
+  if args ~= nil and not json.is_object(args) then
+    refuse('chat_template_kwargs', args, 'an object')
+  end
+  if not has(row, 'enable_thinking') then return args end
+  args = args or {}
+  args.enable_thinking = row.enable_thinking
+  return args
+end
+
+local function tools_in(row)
+  for _, name in ipairs { 'tools', 'functions' } do
+    if not fields.is_absent(row[name]) then return conversations.tools(row[name], name) end
+  end
+end
+
+-- What goes with messages.
+local function add_beside(sample, row)
+  sample.tools, sample.args = tools_in(row), args_in(row)
+  if not fields.is_absent(row.documents) then sample.documents = row.documents end
+  return sample
+end
+
+local function conversation_in(row, form)
+  if row[form.messages] == nil then error(('column "%s" is missing'):format(form.messages), 0) end
+  local messages = conversations.messages(row[form.messages])
+  local system, name = system_in(row)
+  if system and json.is_array(messages) then conversations.put_system(messages, system, name) end
+  return add_beside({ messages = messages }, row)
+end
+
+local function pair_sample(row, form)
+  if is_turns(row[form.prompt]) or is_turns(row[form.answer]) then
+    local messages = joined(row, form)
+    local system, name = system_in(row)
+    if system then conversations.put_system(messages, system, name) end
+    return add_beside({ messages = messages }, row)
+  end
+  return add_beside({ prompt = prompt_in(row, form), answer = text_in(row, form.answer),
+    system = (system_in(row)), history = history_in(row) }, row)
+end
+
 -- Whether an answer ended or was cut off, where a row says so.
+local ENDED = { ['true'] = true, ['True'] = true, ['false'] = false, ['False'] = false,
+  [''] = true }
+
 local function ended_in(row)
   local value = row.ended
+  if type(value) == 'string' and ENDED[value] ~= nil then return ENDED[value] end
   if value == nil or value == json.null or type(value) == 'boolean' then return value ~= false end
   error('column "ended" is neither true nor false', 0)
 end
 
-local function sample_in(row, form)
-  if form.kind == 'ids' then
-    return { prompt_ids = row.prompt_ids or false, answer_ids = row.answer_ids or false }
-  end
-  if form.kind == 'messages' then
-    if row[form.messages] == nil then error(('column "%s" is missing'):format(form.messages), 0) end
-    return { messages = row[form.messages] }
-  end
-  if form.kind == 'text' then return { text = text_in(row, form.text) } end
-  return { prompt = prompt_in(row, form), answer = text_in(row, form.answer) }
+local function id_in(row)
+  local id = row.id
+  if type(id) == 'string' and id ~= '' then return id end
+  return type(id) == 'number' and (json.exact(row, 'id') or id) or nil
 end
+
+local SAMPLES = {
+  ids = function(row)
+    return { prompt_ids = row.prompt_ids or false, answer_ids = row.answer_ids or false }
+  end,
+  tokens = tokenised.sample,
+  messages = conversation_in,
+  text = function(row, form) return { text = text_in(row, form.text) } end,
+  pair = pair_sample,
+}
 
 --- The sample of a row, for `chat:encode`.
 --- @param row table
 --- @param form table
 --- @return table
 function M.sample(row, form)
-  local sample = sample_in(row, form)
+  local sample = SAMPLES[form.kind](row, form)
   sample.ended = ended_in(row)
+  sample.id = id_in(row)
   return sample
 end
 
---- A row's weight, 1 where it has none; and whether it has one.
+--- A row's weight, 1 where it has none; and whether it has one. A table has it as a text.
 --- @param row table
 --- @param key? string its column
 --- @return number
 --- @return boolean
 function M.weight(row, key)
-  if not key or not has(row, key) then return 1, false end
-  return check.weight(('column "%s"'):format(key), row[key]), true
+  local value = key and row[key]
+  if not key or not has(row, key) or value == '' then return 1, false end
+  if type(value) == 'string' then value = tonumber(value) or value end
+  return check.weight(('column "%s"'):format(key), value), true
 end
 
 return M
