@@ -244,6 +244,13 @@ ms_status ms_adamw(ms_tensor *w, ms_tensor *low, ms_tensor *m, ms_tensor *v, con
 
 /* ---- text ---- */
 
+/* Of one character, of any value: the character that is its other case, by the simple mappings of
+ * Unicode; its general category, the two letters as first * 256 + second. */
+int32_t ms_char_upper(int32_t c);
+int32_t ms_char_lower(int32_t c);
+int32_t ms_char_title(int32_t c);
+int32_t ms_char_category(int32_t c);
+
 /* `path`: a tokenizer.json, or the folder that holds it. A component that is not built is
  * MS_EUNSUPPORTED and named. */
 ms_status ms_tokenizer_open(const char *path, ms_tokenizer **out);

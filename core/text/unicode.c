@@ -8,6 +8,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "../moonstill.h"
+
 typedef struct {
   int32_t first, last;
   char category[3];
@@ -112,6 +114,15 @@ int ms_unicode_new(int i, int32_t *first, int32_t *last, const char **category) 
 static const char *category(int32_t c) {
   const range *r = LOOKUP(NEW, c);
   return r ? r->category : utf8proc_category_string(c);
+}
+
+int32_t ms_char_upper(int32_t c) { return utf8proc_toupper(c); }
+int32_t ms_char_lower(int32_t c) { return utf8proc_tolower(c); }
+int32_t ms_char_title(int32_t c) { return utf8proc_totitle(c); }
+
+int32_t ms_char_category(int32_t c) {
+  const char *name = c < 0 || c > 0x10FFFF ? "Cn" : category(c);
+  return name[0] * 256 + name[1];
 }
 
 int ms_char_is_space(int32_t c) {
