@@ -29,6 +29,8 @@ typedef struct ms_lock ms_lock;
 typedef struct ms_tokenizer ms_tokenizer;
 typedef struct ms_detokenizer ms_detokenizer;
 typedef struct ms_batch ms_batch;
+typedef struct ms_cache ms_cache;
+typedef struct ms_map ms_map;
 typedef struct ms_model ms_model;
 typedef struct ms_target ms_target;
 typedef struct ms_group ms_group;
@@ -294,6 +296,27 @@ void ms_detokenizer_free(ms_detokenizer *detok);
  * samples of equal row[i]; start: [samples + 1], where each begins in `token`. */
 ms_status ms_split(uint64_t seed, int64_t samples, const int64_t *start, const int32_t *row,
                    const int32_t *token, int64_t count, uint8_t *held);
+
+/* A file as read-only memory, which stays when the file is removed. It must not become shorter. */
+ms_status ms_map_open(const char *path, ms_map **out);
+void ms_map_close(ms_map *map);
+const void *ms_map_data(const ms_map *map); /* NULL for an empty file */
+int64_t ms_map_bytes(const ms_map *map);
+
+/* A folder of files named 0, 1 .. that grow side by side. It appears at `path`, with its parents, as a
+ * whole: by commit. Until then nobody sees it, and a process that is killed leaves nothing that the next
+ * one does not remove. What was there and is a cache too is replaced; something else is set aside. */
+ms_status ms_cache_begin(const char *path, int32_t files, ms_cache **out);
+/* Appends. A failure (a full disk) may have appended a part; what was added before can still be read. */
+ms_status ms_cache_add(ms_cache *cache, int32_t file, const void *data, int64_t bytes);
+/* The first `bytes` of those that were added to a file. */
+ms_status ms_cache_read(const ms_cache *cache, int32_t file, void *to, int64_t bytes);
+ms_status ms_cache_hash(const ms_cache *cache, int32_t file, char **text); /* as ms_hash of all */
+/* `about`: a text that says what it is, without zero bytes. The cache is still to be freed: by abort. */
+ms_status ms_cache_commit(ms_cache *cache, const char *about);
+void ms_cache_abort(ms_cache *cache); /* removes what is not committed; frees */
+ms_status ms_cache_about(const char *path, char **text); /* an error for a folder that is no cache */
+ms_status ms_cache_remove(const char *path); /* a folder that is a cache and holds nothing else */
 
 /* ---- batches ---- */
 

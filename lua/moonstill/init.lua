@@ -5,7 +5,8 @@ local M = { _VERSION = '0.1.0' }
 
 -- Where each name of `ms` is found: its module, and the field of it for those after the line.
 local from = {
-  batch = 'data.batch', bpe = 'text.bpe', chat = 'text.chat', config = 'run.config',
+  batch = 'data.batch', bpe = 'text.bpe', cache = 'data.cache', chat = 'text.chat',
+  config = 'run.config',
   dataset = 'data.dataset', device = 'tensor.device', exit = 'base.exit',
   generate = 'model.generate', json = 'base.json', kd = 'loss.kd', lock = 'run.lock',
   model = 'model.model', ops = 'tensor.ops', optimizer = 'train.optimizer',

@@ -508,6 +508,7 @@ describe('dataset: bad rows', function()
     refused('b.json:1: a row is an object, not a string', open, write('b.json', { '"text"' }), plain)
     refused("'over_long' must be one of drop, truncate, truncate_left, split, error, not cut", open, path, plain,
       { over_long = 'cut' })
+    refused("'max_tokens' must be integer >= 2, not 1", open, path, plain, { max_tokens = 1 })
     local data = open(path, plain, { on_error = 'skip' })
     refused('sample 3 of 2', data.sample, data, 3)
     refused('sample 0 of 2', data.batch, data, { 1, 0 })

@@ -47,4 +47,16 @@ function M.new(ctype)
   return a
 end
 
+--- An array over memory that another object owns, which is kept with it. It cannot grow.
+--- @param data ffi.cdata*
+--- @param bytes integer
+--- @param ctype string
+--- @param owner any
+--- @return ms_array
+function M.over(data, bytes, ctype, owner)
+  local count = math.floor(bytes / ffi.sizeof(ctype))
+  return setmetatable({ count = count, room = count, size = ffi.sizeof(ctype), owner = owner,
+    p = ffi.cast('const ' .. ctype .. ' *', data) }, class)
+end
+
 return M

@@ -28,6 +28,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local arrays = require 'moonstill.data.arrays'
 local batch = require 'moonstill.data.batch'
+local cache = require 'moonstill.data.cache'
 local check = require 'moonstill.base.check'
 local cutting = require 'moonstill.data.cutting'
 local fail = require 'moonstill.base.fail'
@@ -37,6 +38,7 @@ local json = require 'moonstill.base.json'
 local mixture = require 'moonstill.data.mixture'
 local options_of = require 'moonstill.base.options'
 local packing = require 'moonstill.data.packing'
+local progress = require 'moonstill.base.progress'
 local ranks = require 'moonstill.base.ranks'
 local rows = require 'moonstill.data.rows'
 local samples_of = require 'moonstill.data.samples'
@@ -365,6 +367,7 @@ M.options = schema.new('dataset', {
   weight_key = optional('string', 'column of the samples\' weights'),
   ignore = optional('list', 'columns and fields of messages to take as not there: [history]'),
   limit = optional('integer >= 1', 'rows to read'),
+  cache = cache.option,
   quiet = option(false, 'nothing is printed: what would be said is in the data set\'s report'),
 })
 
@@ -424,6 +427,51 @@ local function say_all(self)
   for _, line in ipairs(mixed(self)) do say(self, 'dataset: ' .. line) end
 end
 
+local function fill_cache(list, chat, o, path, rows_hash)
+  local s, digest, notes = samples_of.new(), rows_hash and cache.digest(), {}
+  s:keep_at(path, function(why) notes[#notes + 1] = why end)
+  local ok, report, lines = pcall(filling.fill, list, chat, o, s, digest)
+  if not ok then
+    s:drop()
+    error(report, 0)
+  end
+  if s.count == 0 or digest and digest:text() ~= rows_hash then
+    s:forget(digest and 'filter or map gave other rows when it was called again')
+  end
+  local kept = cache.keep(s, report, lines, list)
+  for _, why in ipairs(notes) do
+    say({ options = o }, ('note: dataset: not kept in the cache: %s'):format(why))
+  end
+  if not kept then return s, report end
+  local bytes, count = cache.size(path:match '^(.*)/')
+  return s, report, ('kept in %s (%s); all %d there have %s: ms.cache.clear() removes them'):format(
+    path, progress.bytes(s:bytes()), count, progress.bytes(bytes))
+end
+
+-- The samples of sources, from the cache or read anew and then kept there. Returns them, their
+-- report, and a line about the cache.
+local function obtain(list, chat, o)
+  local folder, made = cache.folder(o.cache), filling.are_made(list, o)
+  if not folder or not cache.is_worth(list, o.cache) then
+    local s = samples_of.new()
+    return s, (filling.fill(list, chat, o, s))
+  end
+  local rows_hash
+  if made then
+    rows_hash = cache.digest()
+    filling.hash(list, o, rows_hash)
+    rows_hash = rows_hash:text()
+  end
+  local path = ('%s/%s'):format(folder, cache.key(list, chat, o, rows_hash))
+  local kept, report, lines = cache.find(path, list)
+  if kept then
+    for _, line in ipairs(lines) do say({ options = o }, line) end
+    return kept, report, ('tokenised before: %s'):format(path)
+  end
+  if report then say({ options = o }, 'note: dataset: made anew: ' .. report) end
+  return fill_cache(list, chat, o, path, rows_hash)
+end
+
 --- Reads and tokenises files, or takes rows as they are.
 --- @param source string|table a path, `{ path =, weight =, repeat =, limit = }` or the same with
 ---   `rows`, a list of these, or a list of rows
@@ -440,7 +488,7 @@ function M.open(source, chat, options)
   end
   local o = schema.take('dataset', functions, options)
   check_ignored(o)
-  local all, report = filling.fill(list, chat, o)
+  local all, report, line = obtain(list, chat, o)
   local names = {}
   for i, each in ipairs(list) do names[i] = each.name end
   local self = over({ chat = chat, options = o, sources = list, paths = sources.paths(list),
@@ -450,6 +498,7 @@ function M.open(source, chat, options)
   say_all(self)
   if self.size == 0 then error('dataset: ' .. explain_none(self), 0) end
   say(self, tostring(self))
+  if line then say(self, 'dataset: ' .. line) end
   return self
 end
 

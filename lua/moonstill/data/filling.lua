@@ -43,7 +43,7 @@ local function encode_one(self, entry)
   local ids, n, weights, all, as_letters = self.chat:encode(entry.sample)
   level_room:reserve(n)
   local level = level_room.p
-  for t = 0, n - 1 do level[t] = self.samples:level_of(weights[t], all[t]) end
+  for t = 0, n - 2 do level[t] = self.samples:level_of(weights[t], all[t]) end
   if as_letters then self.report:spell(as_letters) end
   entry.ids, entry.level, entry.n = ids, level, n
   check_products(self.samples.levels, level, n, entry.weight)
@@ -129,15 +129,28 @@ local function full(self)
   return all and self.report.rows >= all or own and self.source.read >= own
 end
 
--- One row. True when there are enough.
-local function visit(self, where, value, decode)
+-- What the caller's functions leave of a row; nil where it is left out. `why`: it cannot be read.
+local function read_row(self, where, value, decode)
   self.report.rows, self.source.read = self.report.rows + 1, self.source.read + 1
   local ok, row = fail.pcall(decode, value, where)
-  local why = row
-  if ok then
-    row = changed(self, row, where)
-    if row then ok, why = fail.pcall(take, self, row, where) end
-  end
+  if not ok then return nil, row end
+  row = changed(self, row, where)
+  if self.digest then self.digest:add { where, row or false } end
+  return row
+end
+
+-- Of a row that is read for its hash alone.
+local function visit_hash(self, where, value, decode)
+  local _, why = read_row(self, where, value, decode)
+  if why then self.digest:add { where, tostring(why) } end
+  return full(self)
+end
+
+-- One row. True when there are enough.
+local function visit(self, where, value, decode)
+  local row, why = read_row(self, where, value, decode)
+  local ok = why == nil
+  if row then ok, why = fail.pcall(take, self, row, where) end
   if not ok or #self.pending >= BLOCK then flush(self) end
   if not ok then reject(self, where, why) end
   return full(self)
@@ -151,43 +164,65 @@ local function copy(value)
   return setmetatable(t, getmetatable(value))
 end
 
-local function read_rows(self, source)
+local function read(self, source, visitor)
+  self.source, source.read = source, 0
+  if source.path then return readers.read(source.path, visitor, self) end
   for i, row in ipairs(source.rows) do
-    if visit(self, 'row ' .. i, row, copy) then return end
+    if visitor(self, 'row ' .. i, row, copy) then return end
   end
 end
 
-local function read(self, source)
-  self.source, source.read, source.first = source, 0, self.samples.count
-  source.ids = identities.new()
-  self.form, self.used, self.said = rows.asked(self.options), nil, nil
-  if source.rows then
-    read_rows(self, source)
-  else
-    readers.read(source.path, visit, self)
+local function read_all(self, sources, visitor)
+  for _, source in ipairs(sources) do
+    source.first = self.samples.count
+    self.form, self.used, self.said = rows.asked(self.options), nil, nil
+    source.ids = identities.new()
+    if not (self.options.limit and self.report.rows >= self.options.limit) then
+      read(self, source, visitor)
+      flush(self)
+    end
+    source.ids, source.count = nil, self.samples.count - source.first
   end
-  flush(self)
-  source.ids = nil
-  source.count = self.samples.count - source.first
+end
+
+local function new(chat, options, s, digest)
+  return { chat = chat, options = options, filter = options.filter, map = options.map,
+    samples = s, report = reading.new(), fields = fields.new(options.ignore), pending = {},
+    lines = {}, digest = digest }
+end
+
+--- Whether the rows are not what files say, but what functions leave of them or a table has.
+--- @param sources table[]
+--- @param options table
+--- @return boolean
+function M.are_made(sources, options)
+  for _, source in ipairs(sources) do
+    if source.rows then return true end
+  end
+  return options.filter ~= nil or options.map ~= nil
+end
+
+--- Reads all rows for a hash of what the caller's functions leave of them.
+--- @param sources table[]
+--- @param options table
+--- @param digest table see `cache.digest`
+function M.hash(sources, options, digest)
+  read_all(new(nil, options, samples.new(), digest), sources, visit_hash)
 end
 
 --- Reads all sources. Each gets `first` and `count`: its samples.
 --- @param sources table[] what `sources.take` gives
 --- @param chat ms_chat
 --- @param options table a data set's, with `filter` and `map`
---- @return ms_samples
+--- @param s ms_samples none yet: they are added
+--- @param digest? table see `cache.digest`: the rows are added to it
 --- @return ms_reading
 --- @return string[] lines what was said of the rows
-function M.fill(sources, chat, options)
-  local self = { chat = chat, options = options, filter = options.filter, map = options.map,
-    samples = samples.new(), report = reading.new(), fields = fields.new(options.ignore),
-    pending = {}, lines = {} }
-  for _, source in ipairs(sources) do
-    source.first, source.count = self.samples.count, 0
-    if not (options.limit and self.report.rows >= options.limit) then read(self, source) end
-  end
+function M.fill(sources, chat, options, s, digest)
+  local self = new(chat, options, s, digest)
+  read_all(self, sources, visit)
   self.report:finish(self.fields:counted())
-  return self.samples, self.report, self.lines
+  return self.report, self.lines
 end
 
 return M

@@ -1,5 +1,6 @@
 --- What became of the rows of a data set, and how that is said.
 
+local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
 
 local M = {}
@@ -32,6 +33,17 @@ function M.new()
   return setmetatable({ rows = 0, dropped = 0, truncated = 0, endless = 0, split = 0, pieces = 0,
     filtered = 0, skipped = 0, unweighted = 0, open = 0,
     spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, class)
+end
+
+--- A report that was kept, with all that one has.
+--- @param kept table its fields
+--- @return ms_reading
+function M.again(kept)
+  local self = M.new()
+  for key in sorted.pairs(self) do
+    if kept[key] ~= nil then self[key] = kept[key] end
+  end
+  return self
 end
 
 -- Messages that differ in numbers, ids and in what a parser stood before are of one reason.

@@ -3,7 +3,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local paths = require 'moonstill.base.paths'
-local progress = require 'moonstill.run.progress'
+local progress = require 'moonstill.base.progress'
 
 local M = {}
 
