@@ -353,6 +353,7 @@ describe('files of a cache', function()
     assert.equal(0, C.ms_cache_about(at, text_out))
     assert.equal('words', ffi.string(text_out[0]))
     C.ms_text_free(text_out[0])
+    C.ms_cache_abort(ffi.gc(c, nil))
   end)
 
   it('are mapped, also when they are empty; what is no file is refused', function()
@@ -371,6 +372,9 @@ describe('files of a cache', function()
   end)
 
   it('survive the failure of any allocation', function()
+    jit.off() -- compiled code keeps what it was compiled for alive
+    jit.flush()
+    finally(jit.on)
     local at = tools.folder(true)
     local short = write('short.jsonl', rows(5))
     local want = open(short, { cache = 'off' }):fingerprint()

@@ -19,7 +19,8 @@ describe('at the edge between Lua and C', function()
     -- what asks for gigabytes must not get them; a sanitizer needs the room for itself
     local bound = (os.getenv 'MS_PRELOAD' or '') == '' and 'ulimit -v 4000000; ' or ''
     local root = tools.run 'pwd' == 0 and select(2, tools.run 'pwd'):gsub('\n', '')
-    local program = '%scd %s && MS_ROOT=%s LD_PRELOAD=${MS_PRELOAD:-} luajit %s/tests/programs/edge.lua 2'
+    local program = '%scd %s && export XDG_CACHE_HOME=$PWD MS_ROOT=%s && '
+      .. 'LD_PRELOAD=${MS_PRELOAD:-} luajit %s/tests/programs/edge.lua 2'
     local status, out, err = tools.run(program:format(bound, tools.folder(), root, root))
     assert.equal(0, status, out:sub(-2000) .. err:sub(-2000))
     local calls, foreign = out:match '(%d+) calls, (%d+) foreign lines\n$'

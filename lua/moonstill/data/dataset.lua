@@ -35,6 +35,7 @@ local fail = require 'moonstill.base.fail'
 local filling = require 'moonstill.data.filling'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
+local kept = require 'moonstill.data.kept'
 local mixture = require 'moonstill.data.mixture'
 local options_of = require 'moonstill.base.options'
 local packing = require 'moonstill.data.packing'
@@ -428,7 +429,7 @@ local function say_all(self)
 end
 
 local function fill_cache(list, chat, o, path, rows_hash)
-  local s, digest, notes = samples_of.new(), rows_hash and cache.digest(), {}
+  local s, digest, notes = samples_of.new(), rows_hash and kept.digest(), {}
   s:keep_at(path, function(why) notes[#notes + 1] = why end)
   local ok, report, lines = pcall(filling.fill, list, chat, o, s, digest)
   if not ok then
@@ -438,11 +439,11 @@ local function fill_cache(list, chat, o, path, rows_hash)
   if s.count == 0 or digest and digest:text() ~= rows_hash then
     s:forget(digest and 'filter or map gave other rows when it was called again')
   end
-  local kept = cache.keep(s, report, lines, list)
+  local is_kept = kept.keep(s, report, lines, list)
   for _, why in ipairs(notes) do
     say({ options = o }, ('note: dataset: not kept in the cache: %s'):format(why))
   end
-  if not kept then return s, report end
+  if not is_kept then return s, report end
   local bytes, count = cache.size(path:match '^(.*)/')
   return s, report, ('kept in %s (%s); all %d there have %s: ms.cache.clear() removes them'):format(
     path, progress.bytes(s:bytes()), count, progress.bytes(bytes))
@@ -452,21 +453,21 @@ end
 -- report, and a line about the cache.
 local function obtain(list, chat, o)
   local folder, made = cache.folder(o.cache), filling.are_made(list, o)
-  if not folder or not cache.is_worth(list, o.cache) then
+  if not folder or not kept.is_worth(list, o.cache) then
     local s = samples_of.new()
     return s, (filling.fill(list, chat, o, s))
   end
   local rows_hash
   if made then
-    rows_hash = cache.digest()
+    rows_hash = kept.digest()
     filling.hash(list, o, rows_hash)
     rows_hash = rows_hash:text()
   end
-  local path = ('%s/%s'):format(folder, cache.key(list, chat, o, rows_hash))
-  local kept, report, lines = cache.find(path, list)
-  if kept then
+  local path = ('%s/%s'):format(folder, kept.key(list, chat, o, rows_hash))
+  local found, report, lines = kept.find(path, list)
+  if found then
     for _, line in ipairs(lines) do say({ options = o }, line) end
-    return kept, report, ('tokenised before: %s'):format(path)
+    return found, report, ('tokenised before: %s'):format(path)
   end
   if report then say({ options = o }, 'note: dataset: made anew: ' .. report) end
   return fill_cache(list, chat, o, path, rows_hash)
