@@ -103,10 +103,14 @@ static int prompt_read(lua_State *L) {
   const char *line = el_gets(editor, &count);
   sigaction(SIGINT, &old, NULL);
   if (take_interrupts()) {
+    const LineInfo *typed = el_line(editor);
     fputs("^C\n", stdout);
-    el_reset(editor);
     lua_pushboolean(L, 0);
-  } else if (!line || count <= 0) {
+    lua_pushlstring(L, typed->buffer, (size_t)(typed->lastchar - typed->buffer));
+    el_reset(editor);
+    return 2;
+  }
+  if (!line || count <= 0) {
     lua_pushnil(L);
   } else {
     keep(line);

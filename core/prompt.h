@@ -7,7 +7,8 @@
 
 /* Pushes a table:
  *   interactive()        whether stdin and stdout are a terminal
- *   read(prompt)         the next line without its end; nil at the end of input; false after Ctrl-C
+ *   read(prompt)         the next line without its end; nil at the end of input; false and what was
+ *                        typed after Ctrl-C
  *   history(path)        reads that file and adds every line entered from now on
  *   call(f, ...)         true and the results, or false and the error; Ctrl-C raises the error
  *                        "interrupted"

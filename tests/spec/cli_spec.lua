@@ -7,6 +7,7 @@ if not tools.exists(program) then
   pending('the executable', program .. ' is not built')
   return
 end
+local real = tools.quote(select(2, tools.run('realpath ' .. tools.quote(program))):match '[^\n]+')
 program = tools.quote(program) -- as the shell takes it
 
 local folder = tools.folder()
@@ -231,6 +232,36 @@ describe('the command line', function()
     _, _, err = tools.run(('%s -e %s %s %s'):format(program, code, toy, rows))
     has(err, 'x\\x1b[2Jy')
     assert.is_nil(err:find '\27')
+  end)
+  it('lists its commands, each with a help of its own', function()
+    local status, out = moonstill '--help'
+    assert.equal(0, status)
+    for _, name in ipairs { 'chat', 'generate', 'data show', 'inspect' } do
+      has(out, 'moonstill ' .. name)
+      local words = {}
+      for word in (name .. ' --help'):gmatch '%S+' do words[#words + 1] = word end
+      local own, text, err = moonstill(unpack(words))
+      assert.same({ 0, '' }, { own, err })
+      has(text, 'moonstill ' .. name)
+    end
+    has(select(2, moonstill('chat', '--help')), '--max-new')
+    has(select(2, moonstill('generate', '--help')), '-o, --output')
+    for line in out:gmatch '[^\n]+' do assert.is_true(#line <= 100, line) end
+  end)
+  it('names the nearest command instead of one that there is not', function()
+    local status, _, err = moonstill('chta', 'x')
+    assert.equal(2, status)
+    has(err, "no recipe: chta: No such file or directory; did you mean 'chat'?\nTry: moonstill --help\n")
+    has(select(3, moonstill('generat', 'x')), "did you mean 'generate'?")
+    has(select(3, moonstill '--hlep'), "unknown option --hlep; did you mean '--help'?")
+    has(select(3, moonstill 'recipe.lua'), 'no recipe: recipe.lua: No such file or directory\n')
+    has(select(3, moonstill('inspect', '--wieghts')), "no option '--wieghts'; did you mean '--weights'?")
+  end)
+  it('runs a recipe that is named like a command by its path', function()
+    tools.write(folder .. '/chat', 'print "mine"')
+    local status, out = tools.run(('cd %s && %s ./chat </dev/null'):format(folder, real))
+    assert.same({ 0, 'mine\n' }, { status, out })
+    assert.equal(2, (tools.run(('cd %s && %s chat </dev/null'):format(folder, real)))) -- the command, without a folder
   end)
   it('inspects a model folder', function()
     local status, out, err = moonstill('inspect', 'tests/fixtures/qwen3', '--weights')

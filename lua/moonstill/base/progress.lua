@@ -1,11 +1,9 @@
 --- What a run says while it goes: one line that is drawn over on a terminal, a line now and then
 --- elsewhere. Everything goes to stderr, so that a recipe's own output stays clean.
 
-local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local printable = require 'moonstill.base.printable'
-
-ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
+local screen = require 'moonstill.base.screen'
 
 local M = {}
 
@@ -42,13 +40,6 @@ function M.count(n)
   if n < 10000 then return ('%d'):format(n) end
   while n >= 999.5 and i < #units do n, i = n / 1000, i + 1 end
   return ('%.3g%s'):format(n, units[i])
-end
-
--- Columns of the terminal, whose line is drawn over: one that wraps could not be.
-local function columns()
-  local size = ffi.new 'unsigned short[4]' -- rows, columns, pixels
-  if ffi.C.ioctl(2, 0x5413, size) == 0 and size[1] > 0 then return size[1] end -- TIOCGWINSZ
-  return tonumber(os.getenv 'COLUMNS') or 80
 end
 
 local methods = {}
@@ -97,13 +88,13 @@ function methods:step(step, total, describe, subject)
   local last = step == total
   if not last and not is_due(self, step, total, now) then return end
   self.last_time, self.last_step = now, step
-  local text = ('step %d/%d  %s%s'):format(step, total, last and '' or 'left ' .. left .. '  ',
-    describe(subject))
+  local text = ('%s %d/%d  %s%s'):format(self.word, step, total,
+    last and '' or 'left ' .. left .. '  ', describe(subject))
   if not self.tty then
     io.stderr:write(text, '\n')
   else
     erase(self)
-    io.stderr:write(text:sub(1, columns() - 1))
+    io.stderr:write(text:sub(1, screen.columns(2) - 1)) -- one that wraps stays
     self.drawn = true
   end
   io.stderr:flush()
@@ -118,10 +109,11 @@ end
 local class = { __index = methods }
 
 --- @param ranks ms_ranks of which one prints
---- @param options? { quiet?: boolean }
+--- @param options? { quiet?: boolean, word?: string } word: what is counted, by default "step"
 function M.new(ranks, options)
   return setmetatable({ quiet = options and options.quiet or not ranks.prints,
-    tty = ffi.C.isatty(2) == 1 }, class)
+    tty = screen.is_terminal(2),
+    word = options and options.word or 'step' }, class)
 end
 
 return M

@@ -1,6 +1,8 @@
 --- The command line of the executable: recipes, code, subcommands, the REPL.
 local message_of = require 'moonstill.prompt.message'
+local options = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
+local sorted = require 'moonstill.base.sorted'
 
 local M = {}
 
@@ -10,16 +12,20 @@ moonstill distils large language models, scripted in Lua.
   moonstill RECIPE.lua [CONFIG.yaml] [key=value ...]   run a recipe; its own --help lists its keys
   moonstill                                            a Lua prompt; `help()` there
   moonstill -e CODE [ARGUMENT ...]                     run Lua code, with `ms` at hand
+  moonstill chat FOLDER [options]                      talk to a model
+  moonstill generate FOLDER --prompts FILE -o FILE     a model's answers to many prompts, as data
+  moonstill data show CONFIG.yaml|FILE [key=value ...] samples as they are learnt, and their lengths
   moonstill inspect FOLDER [--weights]                 what a model folder holds
   moonstill --version                                  this build and its libraries
   moonstill --help                                     this text
 
-A recipe finds its arguments in the global `arg`. Exit status: 0 done, 1 an error, 2 a wrong command
-line, 128 + N ended by signal N (130: Ctrl-C).
+Each command has a --help of its own. A recipe finds its arguments in the global `arg`; one that is
+named like a command is run by its path, as in ./chat. Exit status: 0 done, 1 an error, 2 a wrong
+command line, 128 + N ended by signal N (130: Ctrl-C).
 
 Environment: MS_CPU=avx512|avx2|portable caps the instruction set, OMP_NUM_THREADS sets the
 threads, MS_TRACE=1 adds a traceback to errors, MS_LOG=info says what the core does (files, memory,
-kernels), MS_LOG=none leaves out its warnings.
+kernels), MS_LOG=none leaves out its warnings. NO_COLOR=1 turns colours off.
 ]]
 
 local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
@@ -41,6 +47,9 @@ local function trace(message)
   end
   return message
 end
+
+-- The exit status of an error: its own, where it has one (base.exit).
+local function status_of(why) return type(why) == 'table' and why.exit or ERROR end
 
 -- A recipe that watches for signals ends in good order, and the caller learns of it by the status.
 local function status_of_success()
@@ -68,12 +77,20 @@ local function run(chunk, name, first)
   local ok, why = xpcall(chunk, trace)
   if ok then return left_open() and ERROR or status_of_success() end
   complain(why)
-  return type(why) == 'table' and why.exit or ERROR -- base.exit
+  return status_of(why)
+end
+
+local commands -- by their first word
+
+-- What a word that is neither a command nor a recipe may have meant.
+local function hint(word)
+  local near = options.nearest(word, sorted.keys(commands))
+  return near and ("; did you mean '%s'?"):format(near) or ''
 end
 
 local function run_recipe(path)
   local file, absent = io.open(path, 'rb')
-  if not file then return misuse('no recipe: ' .. absent) end
+  if not file then return misuse(('no recipe: %s%s'):format(absent, hint(path))) end
   file:close()
   local chunk, why = loadfile(path)
   if not chunk then
@@ -103,17 +120,11 @@ local function print_version(prompt)
   return OK
 end
 
-local function inspect()
-  local folder, option = arg[2], arg[3]
-  if folder == '--weights' then folder, option = option, folder end
-  if not folder or folder:sub(1, 1) == '-' then return misuse 'inspect needs a model folder' end
-  if option and option ~= '--weights' then return misuse('inspect: unknown option ' .. option) end
-  require 'moonstill.prompt.inspect'.run(folder, option ~= nil)
-  return OK
-end
-
-local commands = {
-  inspect = inspect,
+commands = {
+  chat = function(prompt) return require 'moonstill.prompt.talk'.run(prompt, arg) end,
+  generate = function() return require 'moonstill.prompt.answers'.run(arg) end,
+  data = function() return require 'moonstill.prompt.show'.run(arg) end,
+  inspect = function() return require 'moonstill.prompt.inspect'.run(arg) end,
   ['--help'] = function()
     io.write(USAGE)
     return OK
@@ -133,9 +144,9 @@ function M.main(prompt)
     local ok, status = xpcall(commands[first], trace, prompt)
     if ok then return status end
     complain(status)
-    return ERROR
+    return status_of(status)
   end
-  if first:sub(1, 1) == '-' then return misuse('unknown option ' .. first) end
+  if first:sub(1, 1) == '-' then return misuse('unknown option ' .. first .. hint(first)) end
   return run_recipe(first)
 end
 

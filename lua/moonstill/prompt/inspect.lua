@@ -1,9 +1,17 @@
 --- `moonstill inspect FOLDER`: what a model folder holds, a fact a line.
 local C = require 'moonstill.C'
+local command = require 'moonstill.prompt.command'
 local message_of = require 'moonstill.prompt.message'
 local printable = require 'moonstill.base.printable'
+local schema = require 'moonstill.base.schema'
 
 local M = {}
+
+local COMMAND = { name = 'inspect', usage = 'FOLDER [--weights]', words = { 1, 1 },
+  about = 'Says what a model folder holds.',
+  options = schema.new('inspect', {
+    weights = schema.option(false, 'every parameter with its shape as well'),
+  }) }
 
 -- In this order; what a model does not have is left out.
 local FACTS = { 'family', 'parameters', 'layers', 'hidden_size', 'intermediate_size', 'heads',
@@ -19,10 +27,7 @@ local function describe_tokenizer(ms, folder)
   tokenizer:free()
 end
 
---- Prints the facts of a model folder.
---- @param folder string
---- @param weights? boolean also every parameter with its shape
-function M.run(folder, weights)
+local function print_facts(folder, weights)
   local ms = require 'moonstill'
   ms.scope(function(own)
     local model = own(ms.model.open(folder, { dtype = 'stored' }))
@@ -39,6 +44,15 @@ function M.run(folder, weights)
       print(('%-48s %s'):format(printable(name), tostring(weight):match '%l+%d* %[.-%]'))
     end
   end)
+end
+
+--- Prints the facts of a model folder.
+--- @param args string[] the command line, whose second word is the first behind "inspect"
+--- @return integer the exit status
+function M.run(args)
+  local words, given = command.read(COMMAND, args, 2)
+  if words then print_facts(words[1], given.weights) end
+  return 0
 end
 
 return M

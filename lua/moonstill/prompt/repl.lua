@@ -1,4 +1,5 @@
 --- The Lua prompt: expressions are printed, unfinished lines go on, `ms` is at hand.
+local history = require 'moonstill.prompt.history'
 local message_of = require 'moonstill.prompt.message'
 local sorted = require 'moonstill.base.sorted'
 
@@ -83,18 +84,6 @@ local function print_results(ok, ...)
   return true
 end
 
-local function history_file()
-  local state, home = os.getenv 'XDG_STATE_HOME', os.getenv 'HOME'
-  if state and state ~= '' then return state .. '/moonstill_history' end
-  return home and home ~= '' and home .. '/.moonstill_history' or nil
-end
-
-local function lines_of_terminal(prompt)
-  local path = history_file()
-  if path then prompt.history(path) end
-  return prompt.read
-end
-
 local function lines_of_file()
   return function() return io.read '*l' end
 end
@@ -118,7 +107,7 @@ end
 --- @return integer status 1 when something failed in a session without a terminal
 function M.run(prompt)
   local talk = prompt.interactive()
-  local read = talk and lines_of_terminal(prompt) or lines_of_file()
+  local read = talk and history.lines(prompt, 'moonstill_history') or lines_of_file()
   ms, help = require 'moonstill', require 'moonstill.prompt.help'
   if talk then print('moonstill ' .. ms._VERSION .. ', ' .. jit.version .. '. help() helps.') end
   local failed = false

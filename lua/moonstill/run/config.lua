@@ -85,7 +85,9 @@ local function words_of(list)
   return words
 end
 
+-- A key that the schema has not: an error, unless it is another's and to be passed over.
 local function unknown(state, key, source)
+  if state.others and state.others(key, source ~= 'command line') then return end
   local words = words_of(state.list)
   for _, prefix in ipairs(state.groups) do words[#words + 1] = prefix:match '^(.+)%.$' end
   local near = options_of.nearest(key, words)
@@ -96,7 +98,7 @@ end
 --- a key that takes text may have as it was written.
 local function assign(state, key, value, source, raw)
   local option = state.map[key]
-  if not option then unknown(state, key, source) end
+  if not option then return unknown(state, key, source) end
   if value == json.null then
     if option.required or option.default ~= nil then
       refuse("%s: '%s' cannot be null", source, key)
@@ -181,7 +183,7 @@ local function read_argument(state, text)
     if state.own[key .. '.'] and ok then
       return assign_all(state, value, key .. '.', 'command line')
     end
-    unknown(state, key, 'command line')
+    return unknown(state, key, 'command line')
   end
   if not ok then
     if not schemas.kind_of(option, raw) then refuse('%s', tostring(value)) end
@@ -266,13 +268,14 @@ local function nest(state)
   return tables['']
 end
 
-local function new_state(recipe)
+local function new_state(recipe, others)
   local all = {}
-  for key, value in sorted.pairs(settings.common) do all[key] = value end
+  for key, value in sorted.pairs(others and {} or settings.common) do all[key] = value end
   for key, value in sorted.pairs(recipe) do all[key] = value end
   -- list: all options in order, by key in `map`; value, source: of each, and who set it; groups:
   -- prefixes of the tables; own: by prefix, the names of its keys
-  local state = { list = {}, map = {}, value = {}, source = {}, groups = {}, own = {} }
+  local state = { list = {}, map = {}, value = {}, source = {}, groups = {}, own = {},
+    others = others }
   add_keys(state, all, '', settings.options)
   return state
 end
@@ -294,7 +297,7 @@ end
 function M.help(schema, options)
   check.table('config', 'schema', schema)
   options = options == nil and {} or check.table('config', 'options', options)
-  return help(new_state(schema), options)
+  return help(new_state(schema, options.others), options)
 end
 
 local function has(args, ...)
@@ -325,14 +328,17 @@ end
 
 --- Reads the command line by a schema. With --help it prints the keys and ends the process.
 --- @param schema table keys, with defaults or declared options; inner tables for groups
---- @param options? { about?: string, smoke?: table|fun(): table, args?: string[] } about: what the
----   recipe does; smoke: values of the --smoke size; args: instead of the global `arg`
+--- @param options? { about?: string, smoke?: table|fun(): table, args?: string[],
+---   others?: fun(key: string, in_file: boolean): boolean } about: what the recipe does; smoke:
+---   values of the --smoke size; args: instead of the global `arg`; others: which keys that the
+---   schema has not are another recipe's, and passed over
 --- @return table the values, nested as in the schema
 local function read(_, schema, options)
   if type(schema) ~= 'table' then fail('config: a table of keys is needed') end
-  options = options_of.known('config', { about = true, smoke = true, args = true }, options)
+  options = options_of.known('config', { about = true, smoke = true, args = true,
+    others = true }, options)
   local args = options.args or arg or {}
-  local state = new_state(schema)
+  local state = new_state(schema, options.others)
   if has(args, '--help', '-h') then
     os.exit(io.write(help(state, options)) and io.stdout:flush() and 0 or 1)
   end
@@ -340,7 +346,7 @@ local function read(_, schema, options)
   check_complete(state)
   note_unused(state)
   local cfg = nest(state)
-  if cfg.threads > 0 then check(C.ms_threads_set(cfg.threads)) end
+  if state.map.threads and cfg.threads > 0 then check(C.ms_threads_set(cfg.threads)) end
   return cfg
 end
 

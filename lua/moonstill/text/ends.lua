@@ -44,6 +44,12 @@ local function settings(folder, name)
   return {}
 end
 
+--- What a file of a model's folder says; an empty table where there is none that can be read.
+--- @param folder? string or a file in it
+--- @param name string such as "generation_config.json"
+--- @return table
+function M.settings(folder, name) return settings(folder, name) end
+
 -- Adds an id, or a list of them, to a list that names each once (`seen`); ids are below `size`.
 local function add(list, seen, value, size)
   for _, id in ipairs(type(value) == 'table' and value or { value }) do

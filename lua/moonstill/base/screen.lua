@@ -1,0 +1,48 @@
+--- What is written to a terminal: whether there is one, how wide it is, and colours, which NO_COLOR
+--- and TERM=dumb turn off.
+
+local ffi = require 'ffi'
+
+ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
+
+local M = {}
+
+local WIDTH = 80 -- where nothing says it
+
+--- Whether a stream (1: stdout, 2: stderr) is a terminal.
+--- @param stream integer
+--- @return boolean
+function M.is_terminal(stream) return ffi.C.isatty(stream) == 1 end
+
+--- Columns of a stream's terminal; where there is none, what COLUMNS says, else 80.
+--- @param stream integer
+--- @return integer
+function M.columns(stream)
+  local size = ffi.new 'unsigned short[4]' -- rows, columns, pixels
+  if ffi.C.ioctl(stream, 0x5413, size) == 0 and size[1] > 0 then return size[1] end -- TIOCGWINSZ
+  local given = tonumber(os.getenv 'COLUMNS')
+  return given and given >= 1 and math.floor(given) or WIDTH
+end
+
+--- Whether a stream shows colours.
+--- @param stream integer
+--- @return boolean
+function M.has_colours(stream)
+  local off = os.getenv 'NO_COLOR'
+  return M.is_terminal(stream) and not (off and off ~= '') and os.getenv 'TERM' ~= 'dumb'
+end
+
+--- A text for stdout with an SGR code, such as "2" for faint; as it is where there are no colours.
+--- @param code string
+--- @param text string
+--- @return string
+function M.painted(code, text)
+  return M.has_colours(1) and ('\27[%sm%s\27[0m'):format(code, text) or text
+end
+
+--- A text for stdout that stands back.
+--- @param text string
+--- @return string
+function M.dim(text) return M.painted('2', text) end
+
+return M
