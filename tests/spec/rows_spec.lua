@@ -38,7 +38,8 @@ local function unlearnt(message) return say(message.role, message.content, { tra
 describe('rows: texts', function()
   it('are a prompt and its answer, with what goes before them', function()
     is({ prompt = 'i\n\nx', answer = 'o', system = 's', history = { { 'a', 'b', train = true } } },
-      'prompts in "instruction", answers in "output", system prompts in "system", turns before in "history"',
+      'prompts in "instruction" and "input", answers in "output", system prompts in "system", turns before in '
+      .. '"history"',
       '{"instruction":"i","input":"x","output":"o","system":"s","history":[["a","b"]]}')
     is({ prompt = 'q', answer = 'r' }, 'prompts in "query", answers in "response"',
       '{"query":"q","response":"r","history":[],"system":null}')
@@ -194,7 +195,7 @@ describe('rows: better and worse answers', function()
   it('are texts or messages, the prompt among them or beside', function()
     is({ prompt = 'q', answer = 'a' }, 'prompts in "prompt", answers in "chosen"',
       { prompt = 'q', chosen = 'a', rejected = 'b' }, chosen)
-    is({ prompt = 'q\n\nx', answer = 'a' }, 'prompts in "instruction", answers in "chosen"',
+    is({ prompt = 'q\n\nx', answer = 'a' }, 'prompts in "instruction" and "input", answers in "chosen"',
       { instruction = 'q', input = 'x', chosen = 'a', rejected = 'b' }, chosen)
     is({ messages = { Q, A } }, 'conversations in "chosen"', { chosen = { Q, A }, rejected = { Q } }, chosen)
     is({ messages = { unlearnt(Q), A } }, 'prompts in "prompt", answers in "chosen"',

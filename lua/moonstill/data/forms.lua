@@ -45,6 +45,11 @@ local has = M.has
 
 local function is_chosen(name) return name ~= nil and name:find '^chosen' ~= nil end
 
+--- The column of the input that an instruction may have beside it, in Alpaca's form.
+--- @param form table
+--- @return string?
+function M.input_key(form) return form.prompt == 'instruction' and 'input' or nil end
+
 -- finding a form ---------------------------------------------------------------------------------
 
 --- The form that a data set's options ask for, or nil.
@@ -132,8 +137,18 @@ local function explain(row)
   if json.is_array(row.instances) then
     return '; "instances" is a list, and a row holds one sample'
   end
+  local prompt = first_of(row, PROMPTS)
+  if prompt then return ('; there are no answers to "%s"'):format(prompt) end
   local names = fields.known(row)
   return #names > 0 and ('; nothing reads "%s"'):format(table.concat(names, '", "')) or ''
+end
+
+local MOST = 20 -- columns that are named
+
+local function names_of(row)
+  local names = sorted.keys(row)
+  local words = table.concat(names, ', ', 1, math.min(#names, MOST))
+  return #names > MOST and ('%s and %d more'):format(words, #names - MOST) or words
 end
 
 local function find(row, answer)
@@ -147,7 +162,7 @@ local function find(row, answer)
   turns = turns_in(row, true)
   if turns then return { kind = 'messages', messages = turns } end
   error(('no known columns among %s: name them with prompt_key and answer_key, text_key or '
-    .. 'messages_key%s'):format(table.concat(sorted.keys(row), ', '), explain(row)), 0)
+    .. 'messages_key%s'):format(names_of(row), explain(row)), 0)
 end
 
 -- The columns beside its own that a form reads and the row has something in.
@@ -172,14 +187,11 @@ end
 function M.detect(row, o)
   local form = find(row, o and o.answer_key)
   form.found = find_beside(row, form, o and o.ignore)
+  local input = M.input_key(form)
+  form.input = input and row[input] ~= nil and input or nil
   form.style = form.messages and conversations.style(row[form.messages])
   return form
 end
-
---- The column of the input that an instruction may have beside it, in Alpaca's form.
---- @param form table
---- @return string?
-function M.input_key(form) return form.prompt == 'instruction' and 'input' or nil end
 
 -- Token ids and, in what `ms.generate.write` writes, the text of the answer's.
 local IDS = { 'prompt_ids', 'answer_ids', 'answer' }
@@ -215,7 +227,8 @@ function M.describe(form, weight_key)
     or form.kind == 'ids' and 'tokens in "prompt_ids" and "answer_ids"'
     or form.kind == 'tokens' and form.words
     or form.kind == 'text' and ('text in "%s"'):format(form.text)
-    or ('prompts in "%s", answers in "%s"'):format(form.prompt, form.answer)
+    or ('prompts in "%s"%s, answers in "%s"'):format(form.prompt,
+      form.input and (' and "%s"'):format(form.input) or '', form.answer)
   for _, found in ipairs(form.found or {}) do words = words .. ', ' .. found end
   return weight_key and ('%s, weights in "%s"'):format(words, weight_key) or words
 end
