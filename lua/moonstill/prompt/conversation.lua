@@ -29,7 +29,10 @@ end
 
 --- Whether the model has turns, or goes on with texts.
 --- @return boolean
-function methods:has_turns() return self.chat.markup ~= 'plain' end
+function methods:has_turns()
+  local chat = self.chat
+  return rawget(chat, 'template_name') ~= nil or rawget(chat, 'markup') == 'chatml'
+end
 
 -- The messages of all turns; an answer that is to come has none.
 local function messages_of(self)
