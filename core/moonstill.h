@@ -271,6 +271,29 @@ int32_t ms_tokenizer_size(const ms_tokenizer *tok); /* largest id + 1, added tok
 ms_status ms_tokenizer_encode(const ms_tokenizer *tok, const char *text, int64_t bytes, int special,
                               int parse, const int64_t *plain, int64_t plains, int32_t *ids,
                               int32_t *offsets, int64_t capacity, int64_t *count);
+/* Texts to be encoded together. Text i has bytes[i] bytes and, if special[i], what the post-processor
+ * adds; the pairs plain_start[i] .. plain_start[i + 1] of `plain`, as above; and the triples
+ * mark_start[i] .. mark_start[i + 1] of `mark`: first byte, last byte + 1 and level (0..255) of parts
+ * of the text, ascending; what is in none has level 0. */
+typedef struct ms_token_texts {
+  int64_t count;
+  const char *const *text;
+  const int64_t *bytes;
+  const uint8_t *special;
+  const int64_t *plain, *plain_start, *mark, *mark_start;
+} ms_token_texts;
+/* Text i has the ids start[i] .. start[i + 1], each with the highest level that one of its bytes has
+ * (0 for those that stand for none); crossing[i] of them have bytes of several levels. */
+typedef struct ms_token_block {
+  int64_t count;
+  int64_t *start;
+  int32_t *ids;
+  uint8_t *level;
+  int32_t *crossing;
+} ms_token_block;
+/* Over the process's threads; the result does not depend on their number. */
+ms_status ms_tokenizer_block(const ms_tokenizer *tok, const ms_token_texts *texts, ms_token_block **out);
+void ms_token_block_free(ms_token_block *block);
 ms_status ms_tokenizer_decode(const ms_tokenizer *tok, const int32_t *ids, int64_t count,
                               int skip_special, char **text, int64_t *bytes);
 /* The id of a token, which is spelled as in tokenizer.json; -1 when there is none. */

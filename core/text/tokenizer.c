@@ -116,10 +116,11 @@ void ms_worker_give_back(const ms_tokenizer *to, ms_worker *w) {
 /* ---- plain parts ---- */
 
 static ms_status add_plain(ms_buf *out, int32_t start, int32_t end) {
-  ms_range r = {start, end}, *last = (ms_range *)(void *)(out->data + out->size) - 1;
+  ms_range r = {start, end}, *all = (void *)out->data;
+  size_t n = out->size / sizeof r;
   if (start == end) return MS_OK;
-  if (!out->size || last->end < start) return ms_buf_add(out, &r, sizeof r);
-  if (last->end < end) last->end = end; /* ranges that touch are one */
+  if (!n || all[n - 1].end < start) return ms_buf_add(out, &r, sizeof r);
+  if (all[n - 1].end < end) all[n - 1].end = end; /* ranges that touch are one */
   return MS_OK;
 }
 

@@ -129,12 +129,34 @@ local function use_offsets(tok, text, random)
   pcall(tok.encode, tok, text, { plain = random_plain(text, random, true), offsets = true })
 end
 
+-- A block has the ids of each text alone; with marks at random it is whole or an error.
+local function use_block(tok, random)
+  local texts = {}
+  for i, text in ipairs(TEXTS) do
+    texts[i] = { text = text, special = true, plain = random_plain(text, random), marks = {} }
+    local pairs_of, marks = random_plain(text, random, random(9) == 1), texts[i].marks
+    for k = 1, #pairs_of, 2 do
+      marks[#marks + 1], marks[#marks + 2], marks[#marks + 3] = pairs_of[k], pairs_of[k + 1], random(4) - 1
+    end
+  end
+  local ok, block = pcall(tokenizer.block, tok, texts)
+  if not ok then return assert(tostring(block):find('text %d'), block) end
+  for i, t in ipairs(texts) do
+    local ids, n = tok:encode(t.text, { special = true, plain = t.plain })
+    local at = tonumber(block.start[i - 1])
+    assert(tonumber(block.start[i]) == at + n, 'a block has other ids')
+    for k = 0, n - 1 do assert(block.ids[at + k] == ids[k] and block.level[at + k] < 4, 'a block has other ids') end
+  end
+  block:free()
+end
+
 local function use(tok, random)
   for _, text in ipairs(TEXTS) do
     local ids = tok:ids(text, { special = true, parse = random(2) == 1 })
     tok:decode(ids)
     use_offsets(tok, text, random)
   end
+  use_block(tok, random)
   local ids = {}
   for i = 1, 30 do ids[i] = random(tok:size() + 2) - 1 end
   local detokenizer, parts = tok:detokenizer(), {}

@@ -9,6 +9,7 @@ local head = { 'head' }
 local files = { 'safetensors', 'model_config', 'weights' }
 local products = { 'gemm', 'gemm.c' }
 local text = { 'tokenizer' }
+local blocks = { 'token_block' }
 local samples = { 'chat', 'dataset' }
 local answers = { 'ends', 'answers' }
 
@@ -610,7 +611,7 @@ return {
   { name = 'special tokens are found in what is plain', file = 'core/text/added.c', specs = text,
     old = 'if (letters && flags & MS_ADDED_SPECIAL)', new = 'if (0)' },
   { name = 'plain parts that touch are two', file = 'core/text/tokenizer.c', specs = text,
-    old = 'last->end < start)', new = 'last->end <= start)' },
+    old = 'all[n - 1].end < start)', new = 'all[n - 1].end <= start)' },
   { name = 'plain parts are forgotten when the text is normalized', file = 'core/text/tokenizer.c',
     specs = text, old = 'if (parse && in.from)', new = 'if (0)' },
   { name = 'cached words forget where their tokens begin', file = 'core/text/bpe.c', specs = text,
@@ -629,6 +630,18 @@ return {
     specs = text, old = 's->spelled, s->spelled_end', new = 's->start, s->end' },
   { name = 'offsets need not ascend', file = 'core/text/draft.c', specs = text,
     old = 'if (r[i].end < r[i - 1].end)', new = 'if (0)' },
+  { name = 'tokens have the last of their levels', file = 'core/text/block.c', specs = blocks,
+    old = 'if (level < mark[2])', new = 'if (1)' },
+  { name = 'bytes before a mark are of it', file = 'core/text/block.c', specs = blocks,
+    old = 'if (mark[0] > at) *least = 0;', new = '' },
+  { name = 'bytes behind a mark are of it', file = 'core/text/block.c', specs = blocks,
+    old = 'if (at < r.end) *least = 0;', new = '' },
+  { name = 'marks of a token are those of the next no more', file = 'core/text/block.c',
+    specs = blocks, old = 'marks && mark[1] <= r[i].start;', new = 'marks && mark[1] <= r[i].end;' },
+  { name = 'any bad text of a block is the error', file = 'core/text/block.c', specs = blocks,
+    old = 'if (i > j->bad) continue;', new = 'if (j->bad < INT64_MAX) continue;' },
+  { name = 'texts of a block are put together by thread', file = 'core/text/block.c', specs = blocks,
+    old = 'data + from->at,\n           (size_t)', new = 'data + 0 * from->at,\n           (size_t)' },
   { name = 'bytes are decoded one by one', file = 'core/text/detokenize.c', specs = text,
     old = 'return ms_buf_add(&d->state[i].held, &b, 1);', new = 'return feed(d, i + 1, &b, 1);' },
 

@@ -76,6 +76,7 @@ function make.batch() return ms.batch { models.segment(4, 1, 250) } end
 function make.target() return make.model():targets(make.batch(), { target = 'topk', k = 2 }) end
 function make.tokenizer() return ms.tokenizer.open '.' end
 function make.detokenizer() return make.tokenizer():detokenizer() end
+function make.block() return ms.tokenizer.block(make.tokenizer(), { { text = 'ab' } }) end
 function make.optimizer() return ms.optimizer.new(make.model()) end
 local locks = 0
 function make.lock()
@@ -160,6 +161,7 @@ local function right(name)
     ['tensor:view'] = function() return 0, 2, 3 end,
     ['tensor:copy'] = function() return made 'tensor' end,
     ['tokenizer:encode'] = function() return 'text', {} end,
+    ['tokenizer.block'] = function() return made 'tokenizer', { { text = 'text' } } end,
     ['tokenizer:decode'] = function() return ids, 3, {} end,
     ['tokenizer:same'] = function() return made 'tokenizer' end,
     ['model:targets'] = function() return made 'batch', { target = 'topk', k = 2 } end,

@@ -4,11 +4,13 @@
 ---   local ids, n = tok:encode 'Once upon a time'   -- int32_t[n], 0-based
 ---   print(tok:decode(ids, n))
 ---
---- Ids are those of Hugging Face's tokenizers for the same file. So are offsets, but that they count
---- bytes, and that they are exact where those are not: a token with a part of a character has that
---- part's bytes, not the character's; what a normalizer composed or replaced has all that it was made
---- of, not one character of it; an added token that takes the spaces beside it has its spelling alone;
---- nothing is trimmed. As there, a sign put before a word (a space, ▁) has the word's first character.
+--- Ids are those of Hugging Face's tokenizers for the same file. So are offsets, but that they
+--- count bytes, and that they are exact where those are not: a token with a part of a character has
+--- that part's bytes, not the character's; what a normalizer composed or replaced has all that it
+--- was made of, not one character of it; an added token that takes the spaces beside it has its
+--- spelling alone; nothing is trimmed; what is put around a text, which has 0 to 0 there, is empty
+--- at the text's beginning or end. As there, a sign put before a word (a space, ▁) has the word's
+--- first character.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -52,14 +54,13 @@ local function is_text(s, what)
   end
 end
 
--- Pairs or triples of numbers as the core takes them, and how many: their order is checked there.
-local function groups(what, list, size)
-  if list == nil then return nil, 0 end
-  check.integers('tokenizer', what, list, 0, check.EXACT)
-  if #list % size ~= 0 then
-    fail('tokenizer: %s has %d numbers, expected %s', what, #list, size == 2 and 'pairs' or 'triples')
-  end
-  return longs(#list, list), #list / size
+-- How many groups of `size` numbers a list has: their order is checked in the core.
+local function check_groups(what, list, size, number)
+  local where = number and ('tokenizer: text %d'):format(number) or 'tokenizer'
+  check.integers(where, what, list, 0, check.EXACT)
+  if #list % size == 0 then return #list / size end
+  fail('%s: %s has %d numbers, expected %s', where, what, #list,
+    size == 2 and 'pairs' or 'triples')
 end
 
 local function encode(self, text, options)
@@ -68,7 +69,9 @@ local function encode(self, text, options)
   schema.check('tokenizer', M.encode_options, options)
   local special = options and rawget(options, 'special') and 1 or 0
   local parse = (not options or rawget(options, 'parse') ~= false) and 1 or 0
-  local plain, plains = groups('plain', options and rawget(options, 'plain'), 2)
+  local plain = options and rawget(options, 'plain') or nil
+  local plains = plain and check_groups('plain', plain, 2) or 0
+  if plain then plain = longs(#plain, plain) end
   local traced = options and rawget(options, 'offsets')
   local room = math.floor(#text / 3) + 16 -- often enough
   while true do
@@ -90,7 +93,7 @@ end
 --- @param options? table see `encode_options`
 --- @return ffi.cdata* ids int32_t[n], 0-based
 --- @return integer n
---- @return ffi.cdata*? offsets int32_t[2n]: first byte and last + 1 of each, where they are asked for
+--- @return ffi.cdata*? offsets int32_t[2n]: first byte and last + 1 of each, where asked for
 function methods:encode(text, options)
   return encode(self, text, options)
 end
@@ -199,6 +202,82 @@ function M.try(path)
   if status == 0 then return tokenizer.new(out[0]) end
   if status == C.MS_ENOMEM then check.file(status) end
   return nil, ffi.string(C.ms_last_error())
+end
+
+-- blocks -----------------------------------------------------------------------------------------
+
+local texts_type = ffi.typeof 'ms_token_texts'
+local strings = ffi.typeof 'const char *[?]'
+local bytes_type = ffi.typeof 'uint8_t[?]'
+local block_out = ffi.new 'ms_token_block *[1]'
+
+--- @class ms_token_block
+--- @field count integer texts
+--- @field start ffi.cdata* int64_t[count + 1]: text i has the tokens start[i] .. start[i + 1] - 1
+--- @field ids ffi.cdata* int32_t[]
+--- @field level ffi.cdata* uint8_t[] of each token
+--- @field crossing ffi.cdata* int32_t[count]: tokens with bytes of several levels
+local block = handles.kind('block', 'ms_token_block', C.ms_token_block_free, {
+  length = 'texts',
+  fields = 'int32_t count; int64_t *start; int32_t *ids; uint8_t *level; int32_t *crossing;',
+})
+
+--- How many texts it holds.
+--- @return integer
+function block.methods:texts()
+  block.pointer(self) -- an error unless it is a block that is not freed
+  return self.count
+end
+
+function block.text(self)
+  return ('block of %d texts, %.0f tokens'):format(self.count, tonumber(self.start[self.count]))
+end
+
+-- The numbers of all texts under a key, and where those of each begin, counted in groups of `size`.
+local function all_groups(texts, key, size)
+  local start, n = longs(#texts + 1), 0
+  for i, t in ipairs(texts) do
+    local list = rawget(t, key)
+    if list ~= nil then n = n + check_groups(key, list, size, i) end
+    start[i] = n
+  end
+  local all, at = longs(size * n), 0
+  for _, t in ipairs(texts) do
+    local list = rawget(t, key)
+    for k = 1, list and #list or 0 do
+      all[at] = list[k]
+      at = at + 1
+    end
+  end
+  return all, start
+end
+
+--- The ids of many texts, with the level of each token, in one go over all threads. What is in no
+--- mark has level 0. The level of a token is the highest that one of its bytes has: levels are
+--- numbered so that higher ones count for more. Tokens that stand for no byte have level 0.
+---
+--- The arrays of a block live as long as it does: keep it while they are used.
+--- @param tok ms_tokenizer
+--- @param texts { text: string, special?: boolean, plain?: integer[], marks?: integer[] }[]
+---   special, plain: as for `encode`; marks: triples {from, to, level, ..}, ascending, level 0..255
+--- @return ms_token_block
+function M.block(tok, texts)
+  local p = pointer(tok)
+  check.table('tokenizer', 'texts', texts)
+  local n = #texts
+  local text, bytes, special = strings(n), longs(n), bytes_type(n)
+  for i, t in ipairs(texts) do
+    check.table('tokenizer', ('text %d of %d'):format(i, n), t)
+    is_text(rawget(t, 'text'), ('text %d of %d'):format(i, n))
+    text[i - 1], bytes[i - 1] = t.text, #t.text
+    special[i - 1] = rawget(t, 'special') and 1 or 0
+  end
+  local plain, plain_start = all_groups(texts, 'plain', 2)
+  local mark, mark_start = all_groups(texts, 'marks', 3)
+  local given = texts_type(n, text, bytes, special, plain, plain_start, mark, mark_start)
+  check(C.ms_tokenizer_block(p, given, block_out))
+  local b = block_out[0]
+  return block.new(b, n, b.start, b.ids, b.level, b.crossing)
 end
 
 -- incremental decoding ---------------------------------------------------------------------------
