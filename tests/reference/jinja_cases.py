@@ -173,6 +173,26 @@ GROUPS = {
         "{{ 'upper' is filter }}{{ 'zz' is filter }}{{ 'odd' is test }}{{ 'zz' is test }}{{ none is sameas none }}{{ true is sameas true }}{{ 1 is sameas true }}{{ 'a' is escaped }}{{ not 1 is odd }}{{ 1 is not odd }}{{ 2 is odd or 3 is odd }}{{ 3 is odd and 2 is even }}",
         "{{ 1 is nothing }}", "{{ 'a' is odd }}", "{{ 1 is in 5 }}", "{{ 1 is lt 'a' }}", "{{ 1 is odd is even }}", "{{ 1 is divisibleby }}", "{{ 1 is divisibleby 0 }}",
     ],
+    "texts marked as HTML": [
+        "{{ html|safe }} {{ html|e }} {{ html|safe|e }} {{ html|safe|forceescape }} {{ [html|safe, s|safe] }} {{ html|safe is escaped }}",
+        "{{ 'a<b'|safe + '<c>' }} {{ '<c>' + 'a<b'|safe }} {{ '<'|safe + '<'|safe }} {{ '<' ~ '<'|safe ~ 1 }} {{ '<'|safe * 2 + '<' }}",
+        "{{ ('<'|safe).join(['<', '<'|safe, 1]) }} {{ ['<', '<'|safe]|join('<'|safe) }} {{ ('a<'|safe).replace('a', '<') + '<' }} {{ 'a<'|safe|replace('a', '<') + '<' }}",
+        "{{ ('<%s>'|safe) % '<' }} {{ ('<%s %s>'|safe) % ('<', 1) }} {{ ('<%(a)s>'|safe) % {'a': '<'} }} {{ '<%s>'|safe|format('<') }} {{ ('<{}{a}>'|safe).format('<', a=['<']) }}",
+        "{{ ('<a> <b>'|safe).split() }} {{ ('<a>'|safe).partition('a') }} {{ ('<a>'|safe).upper() + '<' }} {{ ('<a>'|safe)[1:] + '<' }} {{ ('<a>'|safe)[0] + '<' }} {{ ('<a'|safe).ljust(4) + '<' }}",
+        "{{ '<a'|safe|upper + '<' }} {{ '<a'|safe|lower + '<' }} {{ '<a'|safe|capitalize + '<' }} {{ '<a'|safe|title + '<' }} {{ ' <a'|safe|trim + '<' }} {{ '<a'|safe|center(4) + '<' }} {{ '<a'|safe|string + '<' }}",
+        "{{ '<a\nb'|safe|indent(2, true) + '<' }} {{ '<a b c d e f'|safe|truncate(8, true, '<', 0) + '<' }} {{ '<ab'|safe|reverse + '<' }} {{ '<ab'|safe|first + '<' }} {{ '<ab'|safe|last + '<' }} {{ '<ab'|safe|list }}",
+        "{% set x %}{{ '<'|safe }}{% endset %}{{ x + '<' }} {% macro m() %}<{% endmacro %}{{ m() + '<' }} {{ {'<'|safe: 1} }} {{ ''|safe or 'empty' }} {{ '<'|safe|tojson + '<' }} {{ ('<'|safe).removesuffix('x') + '<' }}",
+    ],
+    "rounding": [
+        "{{ 2.5|round }} {{ -2.5|round }} {{ -0.4|round }} {{ -2.0|round(-1) }} {{ 25|round(-1) }} {{ 35|round(-1) }} {{ (-big)|round(-1) }} {{ big|round(-19) }} {{ 2.25|round(1) }}",
+        "{{ (-0.1)|round(0, 'ceil') }} {{ (-0.0)|round(0, 'floor') }} {{ -1 // -1.5 }} {{ 1 // -1e300 }} {{ 0.0 // -1 }} {{ '%.1f' % 0.25 }} {{ '%.0f' % 2.5 }}",
+    ],
+    "what has no parts": [
+        *("{% set x = " + x + " %}{{ x[1:2] }}" for x in ("5", "f", "n", "d", "d.values()", "true")), "{{ nothing[1:2] }}",
+        "{{ range(1, 9, 2).index(5) }} {{ range(4).count(2) }} {{ range(4).count('a') }} {{ range(4).count(1.0) }} {{ range(5, 0, -2).index(3) }}",
+        "{{ range(4).index(7) }}", "{{ nothing|truncate(3) }}|{{ [1, 2]|truncate(9) }}", "{{ [1, 2, 3]|truncate(1, leeway=0, end='') }}",
+        "{{ 'a b\u3000\n \u3000'|wordwrap(3) }}|",
+    ],
     "calls": [
         "{% macro m(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ m(*[1, 2]) }}{{ m(**{'a': 3, 'b': 4}) }}{{ m(1, *[2]) }}{{ m(1, **{'b': 5}) }}{{ m(1, b=2,) }}{{ '{}{x}'.format(*[1], **{'x': 2}) }}",
         "{{ d.items()|list|length }}{% set f = s.upper %}{{ f() }}{{ [s.lower][0]() }}{{ strftime_now('%Y-%m-%d %H:%M:%S %B %b %A %a %j %y %I %p %-d %e %%') }}",

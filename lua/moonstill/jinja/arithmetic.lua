@@ -142,7 +142,8 @@ local floating = {
     if y == 0 then raise 'float floor division by zero' end
     local q = (x - float_mod(x, y)) / y
     local whole = math.floor(q)
-    return q - whole > 0.5 and whole + 1 or whole
+    if q - whole > 0.5 then whole = whole + 1 end
+    return whole ~= 0 and whole or 1 / (x / y) < 0 and -0.0 or 0.0
   end,
   pow = function(x, y)
     if x == 0 and y < 0 then raise '0.0 cannot be raised to a negative power' end

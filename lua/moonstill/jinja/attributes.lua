@@ -109,7 +109,7 @@ local function text_item(v, i)
   local s = strings.text(v)
   if strings.is_ascii(s) then
     if i < 0 then i = i + #s end
-    if i >= 0 and i < #s then return strings.sub(v, i + 1, i + 1) end
+    if i >= 0 and i < #s then return strings.like(v, strings.sub(v, i + 1, i + 1)) end
     return nil
   end
   bounds.charge(1 + #s / 64)
@@ -117,7 +117,7 @@ local function text_item(v, i)
   if i < 0 then return nil end
   local from = strings.offset(s, i)
   if from >= #s then return nil end
-  return strings.sub(v, from + 1, strings.offset(s, 1, from))
+  return strings.like(v, strings.sub(v, from + 1, strings.offset(s, 1, from)))
 end
 
 local items = { list = list_item, tuple = list_item, range = range_item, str = text_item }
@@ -171,11 +171,11 @@ local function slice_text(v, start, stop, step)
   local first, count, by = resolve(n, start, stop, step)
   if by == 1 then
     local from = strings.offset(s, first)
-    return strings.sub(v, from + 1, strings.offset(s, count, from))
+    return strings.like(v, strings.sub(v, from + 1, strings.offset(s, count, from)))
   end
   local chars, pieces = strings.characters(v), {}
   for i = 1, count do pieces[i] = chars[first + (i - 1) * by + 1] end
-  return strings.concat(pieces, count)
+  return strings.like(v, strings.concat(pieces, count))
 end
 
 local function slice_list(v, start, stop, step)
@@ -205,7 +205,8 @@ function M.slice(v, start, stop, step)
   local kind = values.kind(v)
   if kind == 'undefined' then values.fail_undefined(v) end
   if slices[kind] then return slices[kind](v, start, stop, step) end
-  return undefined(("%s has no element slice"):format(values.object_name(v)))
+  if kind == 'dict' then raise "unhashable type: 'slice'" end
+  raise("'%s' object is not subscriptable", values.type_name(v))
 end
 
 return M

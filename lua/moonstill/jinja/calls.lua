@@ -5,6 +5,8 @@
 --- is `raw`, and gets table, number and dict.
 
 local bounds = require 'moonstill.jinja.bounds'
+local markup = require 'moonstill.jinja.markup'
+local strings = require 'moonstill.jinja.strings'
 local values = require 'moonstill.jinja.values'
 
 local M = {}
@@ -116,7 +118,11 @@ end
 local callers = {
   macro = call_macro,
   ['function'] = function(f, args, n, kw) return M.invoke(f, nil, args, n, kw) end,
-  method = function(m, args, n, kw) return M.invoke(m.method, m.self, args, n, kw) end,
+  method = function(m, args, n, kw)
+    if not strings.is_markup(m.self) then return M.invoke(m.method, m.self, args, n, kw) end
+    args, kw = markup.arguments(m.name, args, n, kw)
+    return markup.keep(M.invoke(m.method, strings.plain(m.self), args, n, kw))
+  end,
   loop = function(loop, args, n, kw) return loop:recurse(args, n, kw) end,
   object = function(o, args, n, kw)
     if not o.call then raise("'%s' object is not callable", o.name) end

@@ -479,8 +479,8 @@ local function method_call(node, scope)
     local v = object(f)
     local of_kind = methods[type(v) == 'table' and v.kind or type(v) == 'string' and 'str' or
       values.kind(v)]
-    local method = of_kind and of_kind[name]
-    if method and simple and method.call and n <= #method.params and n >= method.required then
+    local method = simple and of_kind and not strings.is_markup(v) and of_kind[name]
+    if method and method.call and n <= #method.params and n >= method.required then
       local x, y, z = a1(f), a2(f), a3(f)
       bounds.at = at
       charge(price(v))

@@ -92,18 +92,27 @@ end
 -- texts ------------------------------------------------------------------------------------------
 
 def('string', {}, str)
-def('safe', {}, str)
-def('upper', {}, function(v) return methods.str.upper.call(str(v)) end)
-def('lower', {}, function(v) return methods.str.lower.call(str(v)) end)
-def('capitalize', {}, function(v) return methods.str.capitalize.call(str(v)) end)
-def('trim', { 'chars' }, function(v, chars) return methods.strip(str(v), chars, true, true) end)
-def('center', { 'width' }, function(v, width)
-  return methods.center(str(v), whole(width, 80, 'width'), ' ')
+def('safe', {}, function(v) return strings.markup(str(v)) end)
+
+-- Defines a filter that is a function of the value's text; what is marked as HTML stays so.
+local function def_text(name, params, change)
+  def(name, params, function(v, a)
+    v = str(v)
+    return strings.like(v, change(v, a))
+  end)
+end
+
+def_text('upper', {}, methods.str.upper.call)
+def_text('lower', {}, methods.str.lower.call)
+def_text('capitalize', {}, methods.str.capitalize.call)
+def_text('trim', { 'chars' }, function(v, chars) return methods.strip(v, chars, true, true) end)
+def_text('center', { 'width' }, function(v, width)
+  return methods.center(v, whole(width, 80, 'width'), ' ')
 end)
 
 def('replace', { 'old', 'new', 'count' }, function(v, old, new, count)
   if count == NONE then count = nil end
-  return methods.replace(str(v), str(old), str(new), count)
+  return methods.replace(strings.plain(str(v)), str(old), str(new), count)
 end, 2)
 
 -- Words begin after blanks and some signs.
@@ -153,8 +162,9 @@ end
 def('indent', { 'width', 'first', 'blank' }, function(v, width, first, blank)
   local by = width
   if not strings.is(width) then by = strings.rep(' ', whole(width, 4, 'width')) end
-  local result = indent_lines(as_text(v), by, flag(blank))
-  return flag(first) and strings.join2(by, result) or result
+  local result = strings.like(v, indent_lines(as_text(v), by, flag(blank)))
+  if flag(first) then result = strings.join2(strings.like(v, by), result) end
+  return result
 end)
 
 local truncate_params = { 'length', 'killwords', 'end', 'leeway' }
@@ -164,11 +174,10 @@ def('truncate', truncate_params, function(v, length, kill, ending, leeway)
   local tail = strings.length(text(ending))
   if length < tail then raise('expected length >= %d, got %d', tail, length) end
   if leeway < 0 then raise('expected leeway >= 0, got %d', leeway) end
-  local s = text(as_text(v))
-  if strings.length(s) <= length + leeway then return v end
-  local cut = strings.sub(v, 1, strings.offset(s, length - tail))
+  if values.length(v) <= length + leeway then return v end
+  local cut = strings.sub(as_text(v), 1, strings.offset(text(v), length - tail))
   if not flag(kill) then cut = methods.str.rsplit.call(cut, ' ', 1)[1] end
-  return strings.join2(cut, ending)
+  return strings.join2(strings.like(v, cut), ending)
 end)
 
 def('wordwrap', { 'width', 'break_long_words', 'wrapstring', 'break_on_hyphens' },
@@ -188,13 +197,11 @@ def('wordcount', {}, function(v)
   return n
 end)
 
-local html = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ["'"] = '&#39;', ['"'] = '&#34;' }
+local function escape(v) return strings.escape(str(v)) end
 
-local function escape(v)
-  return strings.map(str(v), function(s) return (s:gsub('[&<>\'"]', html)) end)
-end
-
-for _, name in ipairs { 'escape', 'e', 'forceescape' } do def(name, {}, escape) end
+def('escape', {}, escape)
+def('e', {}, escape)
+def('forceescape', {}, function(v) return strings.escape(strings.plain(str(v))) end)
 
 local entities = { amp = '&', lt = '<', gt = '>', quot = '"', apos = "'", nbsp = '\194\160' }
 local function unescape(s)
@@ -410,7 +417,20 @@ local function round_common(x, precision)
   local q = x / unit
   local low = math.floor(q)
   local up = q - low > 0.5 or q - low == 0.5 and low % 2 == 1
-  return (up and low + 1 or low) * unit
+  local result = (up and low + 1 or low) * unit
+  return result == 0 and x < 0 and -0.0 or result
+end
+
+-- The same of an integer, at the tens and beyond.
+local function round_integer(v, places)
+  if places > 18 then return 0 end
+  local unit = arithmetic.apply('pow', 10, places)
+  local q, r = arithmetic.apply('floordiv', v, unit), arithmetic.apply('mod', v, unit)
+  local twice = arithmetic.apply('mul', r, 2)
+  local half = comparing.equal(twice, unit)
+  local up = comparing.order('gt', twice, unit) or
+    half and comparing.equal(arithmetic.apply('mod', q, 2), 1)
+  return arithmetic.apply('mul', up and arithmetic.apply('add', q, 1) or q, unit)
 end
 
 def('round', { 'precision', 'method' }, function(v, precision, method)
@@ -425,13 +445,13 @@ def('round', { 'precision', 'method' }, function(v, precision, method)
   end
   local is_integer = values.as_integer(v) ~= nil
   if method == 'common' then
-    if is_integer and precision >= 0 then return values.as_integer(v) end
-    local result = round_common(x, precision)
-    return is_integer and values.whole(result) or values.float(result)
+    if not is_integer then return values.float(round_common(x, precision)) end
+    v = values.as_integer(v)
+    return precision >= 0 and v or round_integer(v, -precision)
   end
   local unit = 10 ^ precision
-  local result = (method == 'ceil' and math.ceil or math.floor)(x * unit) / unit
-  return values.float(result)
+  -- of whole numbers, which have no -0
+  return values.float(((method == 'ceil' and math.ceil or math.floor)(x * unit) + 0) / unit)
 end)
 
 -- sequences --------------------------------------------------------------------------------------
@@ -456,7 +476,7 @@ end
 def('last', {}, function(v)
   local items, n = backwards(v)
   if n == 0 then return values.undefined 'No last item, sequence was empty.' end
-  return items[n]
+  return strings.like(v, items[n])
 end)
 
 def('random', {}, function()

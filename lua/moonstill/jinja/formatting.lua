@@ -2,6 +2,7 @@
 
 local bounds = require 'moonstill.jinja.bounds'
 local arithmetic = require 'moonstill.jinja.arithmetic'
+local markup = require 'moonstill.jinja.markup'
 local printing = require 'moonstill.jinja.printing'
 local strings = require 'moonstill.jinja.strings'
 local values = require 'moonstill.jinja.values'
@@ -196,6 +197,9 @@ end
 
 --- format % args
 function M.percent(format, args)
+  if strings.is_markup(format) then
+    return strings.markup(M.percent(strings.plain(format), markup.operand(args)))
+  end
   local s, pieces, i = strings.text(format), {}, 1
   local take, finish = taker(args)
   while true do

@@ -48,10 +48,12 @@ end
 --- @param name string what errors call it
 --- @param options? { trim_blocks?: boolean, lstrip_blocks?: boolean } both true by default
 function M.compile(source, name, options)
-  check.text('jinja', 'source', source)
   check.text('jinja', 'name', name)
   local o = known('jinja', { trim_blocks = true, lstrip_blocks = true }, options)
   local self = setmetatable({ name = name, source = source }, Template)
+  local zero = type(source) == 'string' and source:find('%z')
+  if zero then error(place(self, zero) .. 'a zero byte', 0) end
+  check.text('jinja', 'source', source)
   if #source > M.MOST_SOURCE then
     error(('%s: %d bytes of template, the limit is %d'):format(name, #source, M.MOST_SOURCE), 0)
   end

@@ -177,7 +177,7 @@ local function operator(self, at)
   if not operators[sign] then sign = s:sub(at, at) end
   if not operators[sign] then
     local _, length = strings.code(s, at)
-    fail(at, "unexpected character '%s'", s:sub(at, at + length - 1):gsub('%%', '%%%%'))
+    fail(at, "unexpected character '%s'", s:sub(at, at + length - 1))
   end
   bracket(self, sign, at)
   add(self, operators[sign], sign, at)

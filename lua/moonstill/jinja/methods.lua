@@ -416,10 +416,10 @@ for name, is in sorted.pairs { isalpha = characters.is_alpha, isalnum = characte
   def(name, {}, function(v) return characters.all(text(v), is) end)
 end
 
-def('isspace', {}, function(v) return v ~= '' and strings.skip_blanks(text(v)) > #text(v) end)
+def('isspace', {}, function(v) return text(v) ~= '' and strings.skip_blanks(text(v)) > #text(v) end)
 def('isascii', {}, function(v) return strings.is_ascii(text(v)) end)
 def('isprintable', {}, function(v)
-  return v == '' or characters.all(text(v), characters.is_printable)
+  return text(v) == '' or characters.all(text(v), characters.is_printable)
 end)
 def('isidentifier', {}, function(v)
   return text(v):find '^[%a_\128-\255][%w_\128-\255]*$' ~= nil
@@ -536,7 +536,7 @@ local function list_index(v, x, start, stop)
     bounds.charge(1)
     if comparing.equal(v[i], x) then return i - 1 end
   end
-  raise('%s is not in %s', (text(printing.repr(x)):gsub('%%', '%%%%')), v.kind)
+  raise('%s is not in %s', text(printing.repr(x)), v.kind)
 end
 
 local function list_count(v, x)
@@ -590,6 +590,17 @@ M.dict.get = { name = 'get', params = { 'key', 'default' }, required = 1,
     if default == nil then return NONE end
     return default
   end }
+
+local function range_place(v, x)
+  local i = values.number(x) and (values.number(x) - v.start) / v.step
+  return i and i % 1 == 0 and i >= 0 and i < v.n and i or nil
+end
+
+M.range.index = { name = 'index', params = { 'value' }, required = 1, call = function(v, x)
+  return range_place(v, x) or raise('%s is not in range', text(printing.repr(x)))
+end }
+M.range.count = { name = 'count', params = { 'value' }, required = 1,
+  call = function(v, x) return range_place(v, x) and 1 or 0 end }
 
 M.float.is_integer = { name = 'is_integer', params = {}, required = 0,
   call = function(v) return v.x % 1 == 0 end }

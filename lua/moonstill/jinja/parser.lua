@@ -5,6 +5,7 @@
 
 local bounds = require 'moonstill.jinja.bounds'
 local lexer = require 'moonstill.jinja.lexer'
+local printing = require 'moonstill.jinja.printing'
 local values = require 'moonstill.jinja.values'
 
 local M = {}
@@ -28,8 +29,7 @@ function P:place() return self.at[self.i] end
 -- What the present token is called in messages.
 function P:described()
   local type = self:type()
-  local word = words[type] or tostring(self.values[self.i])
-  return (word:gsub('%%', '%%%%'))
+  return words[type] or printing.str(self.values[self.i])
 end
 
 function P:next()
@@ -496,7 +496,7 @@ function P:fail_tag(name, at)
     parts[#parts + 1] = ("The innermost block that needs to be closed is '%s'.")
       :format(self.tags[#self.tags])
   end
-  self:fail(at, (table.concat(parts, ' '):gsub('%%', '%%%%')))
+  self:fail(at, '%s', table.concat(parts, ' '))
 end
 
 -- The statements up to one of the words in `ends`, which is the present token then.

@@ -77,6 +77,7 @@ end
 
 --- A text in quotes, as Python's repr writes it.
 function M.quoted(v)
+  if strings.is_markup(v) then return concat({ 'Markup(', M.quoted(strings.plain(v)), ')' }, 3) end
   local s = strings.text(v)
   local quote = s:find("'", 1, true) and not s:find('"', 1, true) and '"' or "'"
   local inner = strings.map(v, function(part)

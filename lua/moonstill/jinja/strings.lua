@@ -3,6 +3,7 @@
 --- A text of the template is a Lua string. One that holds anything of the sample is a table:
 ---   { kind = 'str', s = text, src = number }                all of it is from one source
 ---   { kind = 'str', s = text, spans = { from, to, source, ... } }    0-based, half open, ascending
+--- and one that is marked as HTML, which `html` says and only `markup` makes (markup.lua).
 --- All changes are made of `sub` and `concat`, which keep the origin; `map` changes each part by
 --- itself. What has no origin left is a Lua string again.
 
@@ -98,11 +99,14 @@ function M.concat(pieces, n)
   return made(table.concat(plain, '', 1, n), spans)
 end
 
---- Joins two texts.
+--- Joins two texts, as `+` does: where one is marked as HTML, the other is escaped.
 function M.join2(a, b)
   if type(a) == 'string' and type(b) == 'string' then
     bounds.charge_bytes(#a + #b)
     return a .. b
+  end
+  if M.is_markup(a) or M.is_markup(b) then
+    return M.markup(M.concat({ M.escape(a), M.escape(b) }, 2))
   end
   return M.concat({ a, b }, 2)
 end
@@ -137,11 +141,44 @@ function M.rep(v, n)
   if n <= 0 or s == '' then return '' end
   bounds.charge_bytes(#s * n)
   if type(v) == 'string' then return v:rep(n) end
-  if v.src then return M.new(s:rep(n), v.src) end
+  if v.src then return M.like(v, M.new(s:rep(n), v.src)) end
   local pieces = {}
   for i = 1, n do pieces[i] = v end
   bounds.charge(n)
-  return M.concat(pieces, n)
+  return M.like(v, M.concat(pieces, n))
+end
+
+-- HTML -------------------------------------------------------------------------------------------
+
+--- Whether a value is a text that is marked as HTML.
+function M.is_markup(v) return type(v) == 'table' and v.html == true end
+
+--- A text, marked as HTML.
+function M.markup(v)
+  if type(v) == 'string' then return { kind = 'str', s = v, spans = {}, html = true } end
+  return { kind = 'str', s = v.s, src = v.src, spans = v.spans, html = true }
+end
+
+--- A text without that mark.
+function M.plain(v)
+  if not M.is_markup(v) then return v end
+  if v.src then return M.new(v.s, v.src) end
+  return made(v.s, v.spans)
+end
+
+--- A text that was made of another: marked if that is.
+function M.like(model, v)
+  if M.is_markup(model) then return M.markup(v) end
+  return v
+end
+
+local html = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ["'"] = '&#39;', ['"'] = '&#34;' }
+local function escape_plain(s) return (s:gsub('[&<>\'"]', html)) end
+
+--- A text as HTML; what is marked as that stays as it is.
+function M.escape(v)
+  if M.is_markup(v) then return v end
+  return M.markup(M.map(v, escape_plain))
 end
 
 -- characters -------------------------------------------------------------------------------------
@@ -215,6 +252,7 @@ end
 --- The characters of a text, as texts.
 --- @return any[]
 function M.characters(v)
+  v = M.plain(v)
   local s, list = M.text(v), {}
   bounds.charge(#s)
   local i, n = 1, 0

@@ -39,7 +39,7 @@ def('mapping', {}, function(v) return kind(v) == 'dict' end)
 def('lower', {}, function(v) return methods.str.islower.call(printing.str(v)) end)
 def('upper', {}, function(v) return methods.str.isupper.call(printing.str(v)) end)
 def('callable', {}, calls.is_callable)
-def('escaped', {}, function() return false end)
+def('escaped', {}, strings.is_markup)
 
 local sequences = { str = true, list = true, tuple = true, dict = true, range = true,
   undefined = true }

@@ -81,6 +81,7 @@ function M.truth(v)
   if t == 'cdata' then return true end
   local kind = v.kind
   if kind == 'none' or kind == 'undefined' then return false end
+  if kind == 'str' then return v.s ~= '' end
   if kind == 'list' or kind == 'tuple' or kind == 'dict' or kind == 'view' or kind == 'range' then
     return v.n > 0
   end

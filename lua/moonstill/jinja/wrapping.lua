@@ -48,7 +48,7 @@ local function chunks_of(v, hyphens)
   return list
 end
 
-local function is_blank(v) return text(v):find('^' .. BLANK .. '*$') ~= nil end
+local function is_blank(v) return strings.skip_blanks(text(v)) > #text(v) end
 local function width_of(v) return strings.length(text(v)) end
 
 -- The chunks of one line from `at` on, into `line`; returns the next chunk and the line's width.
