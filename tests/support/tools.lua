@@ -39,6 +39,14 @@ function M.integers(n, seed, below)
   return v
 end
 
+--- A function that gives integers in 1 .. its argument, the same ones for a seed on every machine.
+--- @param seed integer
+--- @return fun(below: integer): integer
+function M.random(seed)
+  local next_value = generator(seed)
+  return function(below) return math.floor(next_value() * below) + 1 end
+end
+
 --- The distance from 1 to the next number of each type.
 M.eps = { f64 = 2 ^ -52, f32 = 2 ^ -23, f16 = 2 ^ -10, bf16 = 2 ^ -7 }
 
