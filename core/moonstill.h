@@ -387,6 +387,9 @@ ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, 
  * to train, from weights that are all f16. */
 ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
                         int64_t shard_bytes);
+/* A save and a checkpoint have this text in place of the carried file `name` (chat_template.jinja and
+ * the like; those of the tokenizer alone), or none of that name where the text is empty. */
+ms_status ms_model_set_text(ms_model *model, const char *name, const char *text);
 /* The ids that end an answer, copied: a save and a checkpoint write them into generation_config.json,
  * beside what the carried one says; copies and students take them over. */
 ms_status ms_model_set_ends(ms_model *model, int32_t n, const int32_t *id);

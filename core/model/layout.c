@@ -269,6 +269,7 @@ static void destroy(ms_model *m) {
   ms_free(m->layer);
   ms_text_free(m->path);
   ms_free(m->end);
+  ms_model_free_texts(m);
   ms_config_clear(&m->config);
   ms_device_close(m->dev);
   ms_free(m);

@@ -75,6 +75,13 @@ typedef struct ms_rope_tables {
   int64_t positions;
 } ms_rope_tables;
 
+/* A file of a saved folder in place of the carried one; an empty text: none. */
+typedef struct ms_model_text {
+  const char *name;
+  char *text;
+  struct ms_model_text *next;
+} ms_model_text;
+
 struct ms_model {
   ms_device *dev;
   ms_config config;
@@ -85,7 +92,8 @@ struct ms_model {
   char *path;   /* the folder it came from; NULL for none */
   int32_t *end; /* [ends]: ids that end an answer; NULL while nobody has said them */
   int32_t ends;
-  _Atomic int refs; /* the handle; targets, optimisers and generators that use it */
+  ms_model_text *text; /* a list, see ms_model_set_text */
+  _Atomic int refs;    /* the handle; targets, optimisers and generators that use it */
   int32_t parameters;
   ms_parameter *parameter;
   ms_layer *layer; /* [layers] */
@@ -120,6 +128,7 @@ int64_t ms_model_changes(const ms_model *model);
 struct ms_folder;
 ms_status ms_model_write(const ms_model *model, const struct ms_folder *folder, const char *carry,
                          int dtype, int64_t shard_bytes);
+void ms_model_free_texts(ms_model *model);
 
 /* ends.c: generation_config.json, from that of the folder `from` (NULL: none) and the model's ends. */
 ms_status ms_ends_write(const ms_model *model, const struct ms_folder *folder, const char *from);

@@ -191,9 +191,57 @@ end:
 
 /* ---- the folder ---- */
 
-static ms_status carry_files(const ms_folder *folder, const char *from) {
-  for (const char *const *name = carried; from && *name; name++) {
+static ms_model_text *find_text(const ms_model *m, const char *name) {
+  ms_model_text *t = m->text;
+  while (t && strcmp(t->name, name)) t = t->next;
+  return t;
+}
+
+static const char *carried_name(const char *name) {
+  for (const char *const *known = carried; *known; known++)
+    if (!strcmp(*known, name)) return *known;
+  return NULL;
+}
+
+ms_status ms_model_set_text(ms_model *m, const char *name, const char *text) {
+  MS_REQUIRE(m && name && text, "model: no model, name or text of a file");
+  const char *known = carried_name(name);
+  MS_REQUIRE(known, "model: '%s' is no file that goes along", name);
+  char *copy;
+  MS_TRY(ms_text_format(&copy, "%s", text));
+  ms_model_text *t = find_text(m, name);
+  if (!t) {
+    void *memory;
+    ms_status st = ms_alloc(sizeof *t, "a file's text", &memory);
+    if (st != MS_OK) {
+      ms_text_free(copy);
+      return st;
+    }
+    t = memory;
+    *t = (ms_model_text){.name = known, .next = m->text};
+    m->text = t;
+  }
+  ms_text_free(t->text);
+  t->text = copy;
+  return MS_OK;
+}
+
+void ms_model_free_texts(ms_model *m) {
+  for (ms_model_text *t = m->text, *next; t; t = next) {
+    next = t->next;
+    ms_text_free(t->text);
+    ms_free(t);
+  }
+  m->text = NULL;
+}
+
+/* The files that go along: those of the folder `from`, but for what the model has texts of. */
+static ms_status carry_files(const ms_model *m, const ms_folder *folder, const char *from) {
+  for (const char *const *name = carried; *name; name++) {
     char *path;
+    const ms_model_text *t = find_text(m, *name);
+    if (t && *t->text) MS_TRY(ms_folder_put(folder, *name, t->text));
+    if (t || !from) continue;
     MS_TRY(ms_text_format(&path, "%s/%s", from, *name));
     ms_status st = ms_path_kind(path) == 1 ? ms_folder_copy(folder, path, *name) : MS_OK;
     ms_text_free(path);
@@ -216,7 +264,7 @@ ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char 
   MS_TRY(put_weights(folder, m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD));
   if (!carry) carry = m->path;
   MS_TRY(ms_ends_write(m, folder, carry));
-  return carry_files(folder, carry);
+  return carry_files(m, folder, carry);
 }
 
 /* Whether a file is one that ms_model_write may have written. */

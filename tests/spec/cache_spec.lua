@@ -129,6 +129,8 @@ describe('the cache', function()
     assert.equal(8, count())
     tools.write(path, was)
     assert.equal(8, count())
+    assert.equal(9, count(nil, { template = '{% for m in messages %}{{ m.content }}{% endfor %}</s>' }))
+    assert.equal(9, count(nil, { date = '2020-01-02' })) -- which nothing asks for
   end)
 
   it('of rows that functions leave or a table has is known by those rows', function()

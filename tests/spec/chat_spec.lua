@@ -159,7 +159,7 @@ describe('chat: ChatML', function()
   local path, why = tools.shared 'tokenizers/qwen3'
   if not path then pending('gives the ids of the text written out', why) else
     it('gives the ids of the text written out', function()
-      local chat = ms.chat.open(path)
+      local chat = ms.chat.open(path, nil, { template = 'chatml' })
       assert.equal(151645, chat.eos[1]) -- tokenizer_config.json: there is no other file
       local messages = { { role = 'system', content = 'Be brief.\nVery.' }, user 'Was ist 12*34?\n',
         assistant 'Es sind 408. <think> 日本', user '  ', assistant '👍🏽' }
@@ -244,12 +244,12 @@ describe('chat: a prompt and its answer as plain text', function()
     assert.equal('<s>a[b][</s>]', mask(chat, { prompt = 'a', answer = 'b' }))
   end)
 
-  it('cuts between prompt and answer where they would share a token', function()
+  it('learns a token in which prompt and answer meet', function()
     local chat = plain(nil, { merges = { { 'a', 'b' }, { 'ab', 'c' }, { 'c', 'd' } } }) -- 256 ab, 257 abc, 258 cd
     local ids, n, w = chat:encode { prompt = 'xab', answer = 'cd' }
-    assert.same({ 120, 256, 258, 301 }, { ids[0], ids[1], ids[2], ids[3] })
+    assert.same({ 120, 257, 100, 301 }, { ids[0], ids[1], ids[2], ids[3] })
     assert.equal(4, n)
-    assert.same({ 0, 1, 1, 0 }, { w[0], w[1], w[2], w[3] })
+    assert.same({ 1, 1, 1, 0 }, { w[0], w[1], w[2], w[3] })
   end)
 
   it('needs a token that ends', function()
@@ -260,21 +260,20 @@ describe('chat: a prompt and its answer as plain text', function()
   local path, why = tools.shared 'tokenizers/phi-3-mini'
   if not path then pending('adds no space in front of an answer where the tokenizer puts one', why) else
     it('adds no space in front of an answer where the tokenizer puts one', function()
-      local chat = ms.chat.open(path)
+      local chat = ms.chat.open(path, nil, { template = 'none' })
       for _, case in ipairs { { 'Sum: ', '4' }, { 'Sum:', ' 4' }, { 'un', 'happy' }, { 'x\n', 'y z' }, { '', 'a' },
         { 'hello wor', 'ld and more' }, { 'a ', ' b' } } do
         local ids, n, w = chat:encode { prompt = case[1], answer = case[2] }
         local text = chat.tokenizer:decode(ids, n - 1) -- without the end
         local shown = case[1] .. case[2]
         assert.equal(shown, text)
-        local first = 0
-        while w[first] == 0 do first = first + 1 end
-        -- the prompt's ids are those it has alone, so that a model is asked what it was taught
-        local alone, k = chat.tokenizer:encode(case[1])
-        if k > 0 then
-          assert.equal(k, first + 1)
-          for t = 0, k - 1 do assert.equal(alone[t], ids[t]) end
-        end
+        -- the ids are those of the text as a whole, and learnt is each that has a character of the answer
+        local whole = chat.tokenizer:ids(shown)
+        assert.equal(#whole + 1, n)
+        for t = 1, #whole do assert.equal(whole[t], ids[t - 1]) end
+        local before = 0
+        while before < #whole and #chat.tokenizer:decode(ids, before + 1) <= #case[1] do before = before + 1 end
+        for t = 1, n - 1 do assert.equal(t >= before and 1 or 0, w[t - 1], case[1] .. '|' .. case[2] .. ' ' .. t) end
       end
       chat:free()
     end)
@@ -307,9 +306,9 @@ describe('chat: nothing supervised is an error, never a silent mask [all ones, a
     ['a bare part'] = { { messages = { user(json.array { 'a' }) } }, 'part 1 of the content is not text' },
     ['a call of a tool'] = {
       { messages = { user 'a', { role = 'assistant', content = 'b', tool_calls = { 1 }, id = 2 } } },
-      'message 2: what is learnt depends on "tool_calls", which nothing reads$' },
+      'message 2: what is learnt depends on "tool_calls", which the template does not write$' },
     ['reasoning'] = { { messages = { { role = 'assistant', content = 'b', reasoning_content = 'r', name = 'n' } } },
-      'message 1: what is learnt depends on "name", "reasoning_content", which nothing reads$' },
+      'message 1: what is learnt depends on "reasoning_content", which the template does not write: thinking = drop' },
     ['turns of another kind'] = { { messages = { { from = 'human', value = 'a' } } },
       'message 1: no role; turns of "from" and "value" are not read' },
     ['an infinite weight'] = { { messages = { assistant('a', 1e39) } }, 'weight 1e%+39 is no number from 0' },
@@ -322,7 +321,7 @@ describe('chat: nothing supervised is an error, never a silent mask [all ones, a
   end
   it('messages without turns', function()
     local other = plain()
-    refused('messages are written as ChatML', other.encode, other, { messages = { user 'a' } })
+    refused('there is no chat template to write messages with', other.encode, other, { messages = { user 'a' } })
   end)
 end)
 

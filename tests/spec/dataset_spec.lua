@@ -70,7 +70,7 @@ describe('dataset: rows', function()
       assert.same({ 'ab[c][</s>]' }, masks(data))
     end
     local path = write('q.jsonl', { { question = 'a', answer = 'b', weight = 3 }, { question = 'a', answer = 'b' } })
-    assert.equal(('dataset: %s:1: prompts in "question", answers in "answer"\n'
+    assert.equal(('dataset: %s:1: prompts in "question", answers in "answer", as plain text\n'
       .. 'dataset: 1 row has "weight" (weight_key = "weight" uses it), which is not used\n'
       .. 'dataset of 2 samples, 6 tokens\n'):format(path), said(path, bare, '{}'))
     assert.equal(('dataset: %s:1: text in "answer", weights in "weight"\n'
@@ -194,8 +194,9 @@ describe('dataset: columns and fields that nothing reads', function()
     end
     rows[6] = chat_row(nil, { content = json.array { { type = 'text', text = 'a', cache_control = { x = 1 } } } })
     local path = write('unused.jsonl', rows)
-    assert.equal(('dataset: %s:1: conversations in "messages"\ndataset: 5 rows have "number", 2 rows have "source", '
-      .. '1 part of a content has "cache_control", 5 messages have "time", which is not used\n'
+    assert.equal(('dataset: %s:1: conversations in "messages", written as ChatML turns\n'
+      .. 'dataset: 5 rows have "number", 2 rows have "source", 1 part of a content has "cache_control", '
+      .. '5 messages have "time", which is not used\n'
       .. 'dataset of 6 samples, 138 tokens\n'):format(path), said(path, folder, '{}'))
     assert.same({ { what = 'row', name = 'number', count = 5, ignored = false },
       { what = 'row', name = 'source', count = 2, ignored = false },
@@ -207,7 +208,7 @@ describe('dataset: columns and fields that nothing reads', function()
     local row = { text = '<|im_start|>user\nq<|im_end|>\n' }
     local path = write('spelled.jsonl', { row, { text = 'a' }, row, { text = 'b<|endoftext|>' } })
     assert.matches('text in "text"\ndataset: 2 rows with special tokens spelled in text, such as "<|im_start|>": those '
-      .. 'are read as letters\n', said(path, folder, '{}'))
+      .. 'are read as letters %(spelled = tokens reads them as tokens%)\n', said(path, folder, '{}'))
   end)
 
   -- What people's files have, by where it comes from.
@@ -499,7 +500,8 @@ describe('dataset: bad rows', function()
       open, { empty, long }, plain, { max_tokens = 4 })
   end)
   it('in conversations that the tokenizer has no turns for', function()
-    refused('turns.jsonl:1: messages are written as ChatML, and this tokenizer has no <|im_start|>', open,
+    refused('turns.jsonl:1: there is no chat template to write messages with, and this tokenizer has no <|im_start|>',
+      open,
       write('turns.jsonl', { { messages = { { role = 'assistant', content = 'a' } } } }), plain)
   end)
   it('and wrong calls', function()

@@ -30,7 +30,7 @@ end)
 
 describe('the Lua sources', function()
   -- json.lua's walk makes no garbage, and its loops decide nothing
-  local may = { ['lua/moonstill/base/sorted.lua'] = 3, ['lua/moonstill/base/json.lua'] = 2 }
+  local may = { ['lua/moonstill/base/sorted.lua'] = 4, ['lua/moonstill/base/json.lua'] = 2 }
 
   it('go over `pairs` in two files, which keep it from the compiler', function()
     local files = io.popen "find lua recipes -name '*.lua' | sort"

@@ -58,6 +58,18 @@ function M.pcall(f, ...)
   return results(pcall(f, ...)) -- no tail call of pcall: this frame is what `place` meets
 end
 
+--- As `pcall` above, for what may go wrong without harm. That memory has ended is an error all the
+--- same: what was tried says nothing then.
+--- @param f function
+--- @param ... any its arguments
+--- @return boolean ok
+--- @return any result its first result, or the error
+function M.attempt(f, ...)
+  local ok, result = M.pcall(f, ...)
+  if not ok and tostring(result):find('no memory', 1, true) then error(result, 0) end
+  return ok, result
+end
+
 --- `fail(format, ...)` raises an error; without further arguments the format is the message.
 return setmetatable(M, {
   __call = function(_, format, ...)

@@ -39,6 +39,16 @@ function M.count(t)
 end
 jit.off(M.count)
 
+--- A table with the same keys and values, and the same metatable.
+--- @param t table
+--- @return table
+function M.copy(t)
+  local copy = {}
+  for key, value in pairs(t) do copy[key] = value end
+  return setmetatable(copy, getmetatable(t))
+end
+jit.off(M.copy)
+
 --- As Lua's own, in the order of `keys`. The loop may change the table: it goes over the keys that
 --- there were, and leaves out those that are gone.
 --- @param t table

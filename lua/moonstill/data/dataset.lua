@@ -29,6 +29,7 @@ local C = require 'moonstill.C'
 local arrays = require 'moonstill.data.arrays'
 local batch = require 'moonstill.data.batch'
 local cache = require 'moonstill.data.cache'
+local chats = require 'moonstill.text.chat'
 local check = require 'moonstill.base.check'
 local cutting = require 'moonstill.data.cutting'
 local fail = require 'moonstill.base.fail'
@@ -370,7 +371,7 @@ M.options = schema.new('dataset', {
   limit = optional('integer >= 1', 'rows to read'),
   cache = cache.option,
   quiet = option(false, 'nothing is printed: what would be said is in the data set\'s report'),
-})
+}, chats.options)
 
 local NAMES = { 'prompt_key', 'answer_key', 'text_key', 'messages_key', 'weight_key' }
 
@@ -489,6 +490,7 @@ function M.open(source, chat, options)
   end
   local o = schema.take('dataset', functions, options)
   check_ignored(o)
+  chat = chat:with(options)
   local all, report, line = obtain(list, chat, o)
   local names = {}
   for i, each in ipairs(list) do names[i] = each.name end

@@ -94,7 +94,11 @@ local function take(self, row, where)
   self.used = self.used or rows.used(form, key)
   rows.parse(row, form)
   self.fields:look(row, form.kind, self.used, rows.lists(row, form))
-  if not self.said then say(self, ('dataset: %s: %s'):format(where, rows.describe(form, key))) end
+  if not self.said then
+    local turns = form.kind == 'messages' or form.kind == 'pair'
+    say(self, ('dataset: %s: %s%s'):format(where, rows.describe(form, key),
+      turns and ', ' .. self.chat:describe() or ''))
+  end
   self.said = true
   local weight, given = rows.weight(row, key)
   local sample = rows.sample(row, form)

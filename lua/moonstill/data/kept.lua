@@ -4,6 +4,7 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local cache = require 'moonstill.data.cache'
+local chats = require 'moonstill.text.chat'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
@@ -85,7 +86,8 @@ local function put_chat(digest, chat)
   local tokenizer = C.ms_path_kind(chat.folder) == 1 and chat.folder
     or chat.folder .. '/tokenizer.json'
   digest:add(file_hash(tokenizer))
-  for _, name in ipairs { 'markup', 'bos', 'eos', 'stop', 'marks' } do digest:add { chat[name] } end
+  for _, name in ipairs { 'bos', 'eos', 'stop' } do digest:add { chat[name] } end
+  digest:add(chat:identity())
 end
 
 -- Options of a data set that do not shape its samples.
@@ -94,7 +96,7 @@ local BESIDE = { train = true, valid = true, split = true, quiet = true, cache =
 
 local function put_options(digest, options)
   for key, value in sorted.pairs(options) do
-    if not BESIDE[key] then digest:add { key, value } end
+    if not BESIDE[key] and not chats.options[key] then digest:add { key, value } end
   end
 end
 

@@ -149,7 +149,8 @@ function methods:lines(options)
   end
   if self.spelled.count > 0 then
     lines[#lines + 1] = ('%s with special tokens spelled in text, such as "%s": those are read as '
-      .. 'letters'):format(M.counted(self.spelled.count, 'row'), self.spelled.first)
+      .. 'letters (spelled = tokens reads them as tokens)'):format(
+      M.counted(self.spelled.count, 'row'), self.spelled.first)
   end
   if self.open > 0 then
     lines[#lines + 1] = ('%s with "ended": false, of which no end is learnt'):format(

@@ -6,6 +6,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local chat = require 'moonstill.text.chat'
 local check = require 'moonstill.base.check'
 local device = require 'moonstill.tensor.device'
 local ends = require 'moonstill.text.ends'
@@ -146,7 +147,7 @@ end
 local function find_ends(self, folder)
   local info = self:info()
   folder = folder or (type(info.path) == 'string' and info.path or nil)
-  return ends.of_model(folder, self:config(), info.vocab)
+  return ends.of_model(folder, self:config(), info.vocab, chat.end_of_turn)
 end
 
 --- The ids that end an answer: what config.json, generation_config.json and tokenizer_config.json
@@ -169,6 +170,18 @@ function methods:add_ends(list)
   local p, all = pointer(self), self:ends()
   check.integers('model:add_ends', 'id', list, 0, check.INT32)
   set_ends(p, ends.union(self:info().vocab, all, list))
+  return self
+end
+
+--- Has a saved folder hold this text as one of the files that go along with a model (its
+--- tokenizer's, its chat template), in place of the carried one; an empty text: none of that name.
+--- @param name string such as "chat_template.jinja"
+--- @param content string
+--- @return ms_model self
+function methods:set_text(name, content)
+  local p = pointer(self)
+  check.text('model:set_text', 'name', name)
+  check(C.ms_model_set_text(p, name, check.text('model:set_text', 'text', content)))
   return self
 end
 

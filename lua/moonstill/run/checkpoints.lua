@@ -248,6 +248,30 @@ local function find(run)
     .. 'another checkpoint'):format(found), 0)
 end
 
+-- The configuration that a JSON file holds under `config`, or under `state` and there; or nil.
+local function config_in(path)
+  if C.ms_path_kind(path) ~= 1 then return nil end
+  local ok, value = pcall(json.read, path)
+  if not ok or not json.is_object(value) then return nil end
+  local holder = json.is_object(value.state) and value.state or value
+  return json.is_object(holder.config) and holder.config or nil
+end
+
+--- The configuration with which a run in this folder was started before, if `resume` (as in a
+--- configuration) goes on with it; nil where it begins anew.
+--- @param output string
+--- @param resume string|boolean|nil
+--- @return table?
+function M.saved_config(output, resume)
+  if resume == false then return nil end
+  if type(resume) == 'string' and resume ~= 'auto' then
+    return config_in(resume .. '/state.json')
+  end
+  local ok, found = pcall(optimizer.find, output .. '/checkpoints')
+  local config = ok and found and config_in(found .. '/state.json')
+  return config or config_in(output .. '/finished.json')
+end
+
 --- Brings the run and its student to where a checkpoint was made: the newest, or the one that
 --- `cfg.resume` names. With `resume = false` what is in the folder is put aside.
 function M.resume(run)

@@ -12,6 +12,7 @@
 
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local checkpoints = require 'moonstill.run.checkpoints'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local exit = require 'moonstill.base.exit'
@@ -249,6 +250,21 @@ local function note_unused(state)
   end
 end
 
+-- What chat templates are told of the date is a part of the data: that of the run's first start. Of
+-- one that was started before there was a date, nothing is said.
+local function first_date(output, resume)
+  local saved = checkpoints.saved_config(output, resume)
+  if not saved then return os.date '%Y-%m-%d' end
+  local date = json.is_object(saved.data) and saved.data.date
+  return type(date) == 'string' and date or nil
+end
+
+local function set_date(state)
+  local key, output = 'data.date', state.value.output
+  if not state.map[key] or state.value[key] ~= nil or not output then return end
+  state.value[key] = ranks.world():write(first_date, output, state.value.resume)
+end
+
 -- The values as a table of tables, which remember what their recipe has declared; any other key is
 -- an error.
 local function nest(state)
@@ -345,6 +361,7 @@ local function read(_, schema, options)
   read_arguments(state, args, options)
   check_complete(state)
   note_unused(state)
+  set_date(state)
   local cfg = nest(state)
   if state.map.threads and cfg.threads > 0 then check(C.ms_threads_set(cfg.threads)) end
   return cfg

@@ -291,10 +291,20 @@ end
 
 local function make_checkpoints_folder(run) check.file(C.ms_dir_make(run.checkpoints)) end
 
+-- The student's folder, and those of checkpoints, say how the data's turns are written.
+local function keep_template(run)
+  local chat, path = run.data.chat, run.student:info().path
+  local carry = run.carry or (type(path) == 'string' and path or nil)
+  for name, content in sorted.pairs(chat and chat:files(carry) or {}) do
+    run.student:set_text(name, content)
+  end
+end
+
 -- Everything that can fail once the folder is the run's.
 local function start(run)
   run.state.total = count_steps(run)
   run.student:add_ends(run.data.chat and run.data.chat.stop or {})
+  keep_template(run)
   run.optimizer = optimizer.new(run.student, run.cfg.optim, run.ranks)
   checkpoints.clean(run)
   finished.check(run)

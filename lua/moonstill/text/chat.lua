@@ -13,47 +13,68 @@
 --- A message's own weight is that of its whole turn where prompts are learnt too (`on = "all"`);
 --- where answers are, it counts for the assistant's.
 ---
---- Turns are written as ChatML where the tokenizer has <|im_start|> and <|im_end|>: <|im_start|>,
---- the role, a newline, the content, <|im_end|>, a newline (which nobody has to learn). Without
---- those there are no conversations, and a prompt and its answer are plain text. What the
---- tokenizer puts before a text (BOS) comes once, and so does the end of a text or an answer, also
---- where the text spells them. Other special tokens spelled in contents are letters, which
---- `ms.dataset` says.
+--- Turns are written by the template of the model's folder, see `text/template.lua`; without one,
+--- as ChatML where the tokenizer has <|im_start|> and <|im_end|>. Without those there are no
+--- conversations, and a prompt and its answer are plain text. A text becomes tokens as a whole, and
+--- a token is learnt where any of its characters is. Special tokens that contents spell are
+--- letters, which `ms.dataset` says, unless `spelled = "tokens"`.
+---
+--- Before a plain text stands what the tokenizer puts there (BOS); a template writes its own. Both
+--- come once, and so does the end of a text or an answer, also where the text spells them.
 ---
 --- A sample with `ended = false` is an answer that was cut off: no end is written or learnt.
---- `prompt_ids` and `answer_ids` are taken as they are: nothing comes before, between or behind.
+--- `prompt_ids` and `answer_ids`, and `ids`, are taken as they are: nothing comes before, between
+--- or behind.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local ends = require 'moonstill.text.ends'
 local fail = require 'moonstill.base.fail'
-local fields = require 'moonstill.data.fields'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
-local options_of = require 'moonstill.base.options'
 local ranks = require 'moonstill.base.ranks'
+local prepare = require 'moonstill.text.prepare'
+local schema = require 'moonstill.base.schema'
+local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
+local template = require 'moonstill.text.template'
 local tokenizer = require 'moonstill.text.tokenizer'
+local turns = require 'moonstill.text.turns'
+local option, optional, one_of = schema.option, schema.optional, schema.one_of
 
 local M = {}
 
-local ints = ffi.typeof 'int32_t[?]'
 local floats = ffi.typeof 'float[?]'
-local PLAIN = { parse = false }
--- A role that nobody knows is a slip of the pen, and an answer that would not be learnt.
-local ROLES, is_role = { 'system', 'developer', 'user', 'assistant', 'tool', 'function' }, {}
-for _, role in ipairs(ROLES) do is_role[role] = true end
+
+--- How conversations are written, and what of them is learnt.
+M.options = schema.new('chat', {
+  template = optional('string', 'how turns are written, in place of the model\'s own way: chatml, '
+    .. 'none, a name of the folder\'s templates, a .jinja file or a template itself'),
+  template_args = optional('table', 'variables of the template: {enable_thinking: false}'),
+  learn = option(json.array { 'assistant' }, 'roles whose turns are learnt', 'list'),
+  turns = one_of({ 'all', 'last', 'each' }, nil,
+    'of a conversation: all turns, the last one, or each as a sample of its own'),
+  thinking = one_of({ 'learn', 'mask', 'drop' }, nil,
+    'what was thought before answers: learnt, in the text alone, or left out'),
+  tool_calls = one_of({ 'learn', 'mask' }, nil, 'calls of tools: learnt, or in the text alone'),
+  spelled = one_of({ 'letters', 'tokens' }, nil, 'what special tokens are that contents spell'),
+  date = optional('string', 'YYYY-MM-DD or YYYY-MM-DD HH:MM:SS, for templates that ask for it; by '
+    .. 'default the day of the run\'s first start'),
+})
 
 --- @class ms_chat
 --- @field tokenizer ms_tokenizer
---- @field markup '"chatml"'|'"plain"'
+--- @field template? string the template's text; nil where there are no turns
+--- @field template_name? string "chatml", "default", the path of a file
 --- @field bos integer[] what the tokenizer puts before a text
 --- @field eos integer[] ids that end a text, the first of which is written
 --- @field stop integer[] ids at which a generated answer ends
---- @field marks string[] how the special tokens of turns, beginnings and ends are spelled
+--- @field levels { response: number, all: number }[] what the levels of prepared samples weigh,
+---   from 0: where answers are learnt, and where everything is
+--- @field date string what templates are told
 local methods = {}
-local class = strict.class('chat', methods, { start_id = true, end_id = true })
+local class = strict.class('chat', methods, { template = true, template_name = true, set = true })
 
 -- files ------------------------------------------------------------------------------------------
 
@@ -76,312 +97,148 @@ local function has_tokenizer(folder)
   return C.ms_path_kind(folder) == 1 or C.ms_path_kind(folder .. '/tokenizer.json') == 1
 end
 
--- growing a sample -------------------------------------------------------------------------------
+-- samples
+-- ------------------------------------------------------------------------------------------
 
--- One sample grows here at a time; what is handed out is a copy.
-local room = 0
--- Weights of token t itself: label[t] where answers are learnt, share[t] where everything is.
-local token, label, share, length
-local turn -- the share of what is added now
-local as_letters -- the first special token that a text spells, whose letters are learnt instead
-
-local function reserve(n)
-  if length + n <= room then return end
-  room = math.max(4096, 2 * (length + n))
-  local more_tokens, more_labels, more_shares = ints(room), floats(room), floats(room)
-  if token then
-    ffi.copy(more_tokens, token, 4 * length)
-    ffi.copy(more_labels, label, 4 * length)
-    ffi.copy(more_shares, share, 4 * length)
-  end
-  token, label, share = more_tokens, more_labels, more_shares
-end
-
-local function add_id(id, weight)
-  reserve(1)
-  token[length], label[length], share[length] = id, weight, turn
-  length = length + 1
-end
-
-local function add_list(list, weight)
-  for _, id in ipairs(list) do add_id(id, weight) end
-end
-
-local function begin(chat)
-  length, turn, as_letters = 0, 1, nil
-  add_list(chat.bos, 0)
-end
-
-local function add_ids(ids, from, to, weight)
-  reserve(to - from)
-  ffi.copy(token + length, ids + from, 4 * (to - from))
-  for i = length, length + to - from - 1 do label[i], share[i] = weight, turn end
-  length = length + to - from
-end
-
-local function note_spelled(chat, text)
-  for _, mark in ipairs(chat.marks) do
-    if not as_letters and text:find(mark, 1, true) then as_letters = mark end
-  end
-end
-
-local function starts_with(ids, n, head, head_n)
-  if n < head_n then return false end
-  for i = 0, head_n - 1 do
-    if ids[i] ~= head[i] then return false end
-  end
-  return true
-end
-
-local function joined(a, na, b, from, nb)
-  local all = ints(na + nb - from)
-  ffi.copy(all, a, 4 * na)
-  ffi.copy(all + na, b + from, 4 * (nb - from))
-  return all, na + nb - from
-end
-
--- What a text is put behind when it cannot follow its head directly: tokenizers of SentencePiece's
--- kind put a space before every text that begins.
-local ANCHORS = { '\n', '.', 'a' }
-
---- The ids of `tail` as it goes on behind `head`, such that the ids of `head` are those it has
---- alone, since that is what a model is asked to continue. Where the two would share a token they
---- are cut apart. Returns ids, the first and the last + 1 that belong to the tail.
-local function continue(chat, head, tail)
-  local tok = chat.tokenizer
-  local a, na = tok:encode(head, PLAIN)
-  local both, n = tok:encode(head .. tail, PLAIN)
-  if starts_with(both, n, a, na) then return both, na, n end
-  local want = tok:decode(both, n)
-  local alone, m = tok:encode(tail, PLAIN)
-  if tok:decode(joined(a, na, alone, 0, m)) == want then return alone, 0, m end
-  for _, anchor in ipairs(ANCHORS) do
-    local c, nc = tok:encode(anchor, PLAIN)
-    local behind, k = tok:encode(anchor .. tail, PLAIN)
-    if starts_with(behind, k, c, nc) and tok:decode(joined(a, na, behind, nc, k)) == want then
-      return behind, nc, k
-    end
-  end
-  fail('the answer cannot be cut from its prompt: they share a character')
-end
-
--- turns ------------------------------------------------------------------------------------------
-
-local function content_of(message, where)
-  local content = message.content
-  if type(content) == 'string' then return content end
-  if not json.is_array(content) then fail(where .. ': content is not text') end
-  local parts = {}
-  for i, part in ipairs(content) do
-    if type(part) ~= 'table' or part.type ~= 'text' or type(part.text) ~= 'string' then
-      local kind = type(part) == 'table' and type(part.type) == 'string' and part.type ~= 'text'
-      fail('%s: part %d of the content is not text%s', where, i,
-        kind and (' but of type %s'):format(json.encode(part.type)) or '')
-    end
-    parts[i] = part.text
-  end
-  return table.concat(parts)
-end
-
-local function weight_of(value, where)
-  if value == nil or value == json.null then return 1 end
-  return check.weight(where, value)
-end
-
--- `open`: the turn has no end.
-local function add_turn(chat, role, content, weight, open)
-  local tok, head = chat.tokenizer, role .. '\n'
-  local learnt = role == 'assistant' and weight or 0
-  turn = weight
-  note_spelled(chat, content)
-  add_id(chat.start_id, 0)
-  if role == 'assistant' then
-    local ids, n = tok:encode(head, PLAIN)
-    add_ids(ids, 0, n, 0)
-    local from
-    ids, from, n = continue(chat, head, content)
-    add_ids(ids, from, n, learnt)
-  else
-    local ids, n = tok:encode(head .. content, PLAIN)
-    add_ids(ids, 0, n, 0)
-  end
-  if open then return end
-  add_id(chat.end_id, learnt)
-  add_ids(chat.newline, 0, chat.newline_count, 0)
-end
-
--- An answer without the end that it spells: its turn has one.
-local function answer_of(chat, content)
-  return (ends.without(chat.tokenizer, chat.stop, content))
-end
-
--- A message's role, content and weight.
-local function read_message(chat, message, where)
-  if type(message) ~= 'table' then fail(where .. ': no role') end
-  local role = message.role
-  if type(role) ~= 'string' or role == '' then
-    fail(where .. ': no role' .. (message.from ~= nil
-      and '; turns of "from" and "value" are not read' or ''))
-  end
-  if not is_role[role] then
-    fail('%s: no role %s; %s', where, json.encode(role),
-      options_of.instead(role, ROLES))
-  end
-  local unread = fields.unread(message)
-  if #unread > 0 then
-    fail('%s: what is learnt depends on "%s", which nothing reads', where,
-      table.concat(unread, '", "'))
-  end
-  local content, weight = content_of(message, where), weight_of(message.weight, where)
-  if role ~= 'assistant' then return role, content, weight end
-  content = answer_of(chat, content)
-  if weight > 0 and content == '' then fail(where .. ': empty answer') end
-  return role, content, weight
-end
-
-local function add_messages(chat, messages, open)
-  if chat.markup ~= 'chatml' then
-    fail('messages are written as ChatML, and this tokenizer has no %s and %s: give prompts and '
-      .. 'answers, or texts, in columns of their own', ends.turn.first, ends.turn.last)
-  end
-  if not json.is_array(messages) then fail('messages are no list') end
-  if #messages == 0 then fail('messages are an empty list') end
-  for i, message in ipairs(messages) do
-    local role, content, weight = read_message(chat, message, 'message ' .. i)
-    local last = open and i == #messages
-    if last and role ~= 'assistant' then
-      fail('ended is false, and the last message is no answer')
-    end
-    add_turn(chat, role, content, weight, last)
-  end
-end
-
-local function need_eos(chat)
-  if chat.eos[1] then return chat.eos[1] end
-  fail('no token ends a text: generation_config.json, config.json and tokenizer_config.json name '
-    .. 'none that the tokenizer has')
-end
-
--- A text without the BOS and the end that it spells; the end to write behind it.
-local function bare(chat, text)
-  local eos = need_eos(chat)
-  local rest, spelled = ends.without(chat.tokenizer, chat.eos, text)
-  return rest, spelled or eos
-end
-
-local function add_pair(chat, prompt, answer, open)
-  if type(prompt) ~= 'string' then fail('the prompt is not text') end
-  if type(answer) ~= 'string' then fail('the answer is not text') end
-  if chat.markup == 'chatml' then answer = answer_of(chat, answer) end
-  if answer == '' then fail('empty answer') end
-  if chat.markup == 'chatml' then
-    add_turn(chat, 'user', prompt, 1)
-    return add_turn(chat, 'assistant', answer, 1, open)
-  end
-  local rest, eos = bare(chat, answer)
-  prompt = ends.behind(chat.tokenizer, chat.bos, prompt)
-  note_spelled(chat, prompt .. rest)
-  local ids, n = chat.tokenizer:encode(prompt, PLAIN)
-  add_ids(ids, 0, n, 0)
-  local from
-  ids, from, n = continue(chat, prompt, rest)
-  add_ids(ids, from, n, 1)
-  if not open then add_id(eos, 1) end
-end
-
-local function add_text(chat, text, open)
-  if type(text) ~= 'string' then fail('the text is not text') end
-  if text == '' then fail('empty text') end
-  local rest, eos = bare(chat, ends.behind(chat.tokenizer, chat.bos, text))
-  note_spelled(chat, rest)
-  local ids, n = chat.tokenizer:encode(rest, PLAIN)
-  add_ids(ids, 0, n, 1)
-  if not open then add_id(eos, 1) end
-end
-
-local function add_exact(chat, name, list, weight)
-  local size = chat.tokenizer:size()
-  if not json.is_array(list) then fail(name .. ' is no list') end
-  if #list == 0 then fail(name .. ' is empty') end
-  for i, id in ipairs(list) do
-    if type(id) ~= 'number' or id % 1 ~= 0 or id < 0 or id >= size then
-      fail('%s: id %d is %s; ids of this tokenizer are integers in 0..%d', name, i,
-        tostring(id), size - 1)
-    end
-  end
-  add_list(list, weight)
-end
-
--- Other names of the assistant (gpt, model) are not guessed.
-local function why_nothing(messages)
-  for _, message in ipairs(messages or {}) do
-    if message.role == 'assistant' then return '' end
-  end
-  return messages and ': no message has the role "assistant"' or ''
-end
-
--- From the weights of tokens to those of the positions that predict them.
-local function finish(messages)
-  local ids, weights, all, any = ints(length), floats(length), floats(length), false
-  ffi.copy(ids, token, 4 * length)
-  for t = 0, length - 2 do
-    weights[t], all[t] = label[t + 1], share[t + 1]
-    any = any or label[t + 1] > 0
-  end
-  if not any then fail('no token is supervised' .. why_nothing(messages)) end
-  return ids, length, weights, all, as_letters
+--- What a sample becomes before it is encoded, for `tokenizer.block`: { text, plain, marks } with
+--- the levels of `chat.levels`, and whether the tokenizer's BOS comes before it (`bos`); or
+--- { ids, n, levels }, which is encoded already (levels: uint8_t[n], of each token). With `turns =
+--- "each"` a conversation gives several. `spelled` is a special token that the text spells and that
+--- is read as letters; `thoughts`, how many turns have thinking that the template leaves out.
+--- @param sample table as for `encode`
+--- @return table[]
+function methods:prepare(sample)
+  if type(sample) ~= 'table' then fail('chat: a sample is a table') end
+  return prepare.prepare(self, sample)
 end
 
 --- A sample's ids and the weights of its predicting positions: where answers are learnt, and where
---- everything is (`on = "all"`).
+--- everything is (`on = "all"`). With `turns = "each"`, those of the last one.
 --- @param sample { messages?: table[], prompt?: string, answer?: string, text?: string,
----   prompt_ids?: integer[], answer_ids?: integer[], ended?: boolean } one of the four forms; a
----   message may have a `weight` (0: not learnt)
+---   prompt_ids?: integer[], answer_ids?: integer[], ids?: integer[], ended?: boolean } one of the
+---   five forms. A message may have a `weight` (0: not learnt) and `train` (false: not learnt).
+--- With
+---   messages: `tools`, `documents`, `args` of the template; with a prompt: `system`, `history`;
+--- with
+---   ids: `labels` (-100: not learnt) or a `mask`
 --- @return ffi.cdata* ids int32_t[n]
 --- @return integer n
 --- @return ffi.cdata* weights float[n]
 --- @return ffi.cdata* all float[n]
 --- @return string? as_letters a special token that a text spells and that is read as letters
 function methods:encode(sample)
-  if type(sample) ~= 'table' then fail('chat: a sample is a table') end
-  local open = sample.ended == false
-  begin(self)
-  if sample.prompt_ids ~= nil or sample.answer_ids ~= nil then
-    length = 0
-    add_exact(self, 'prompt_ids', sample.prompt_ids, 0)
-    add_exact(self, 'answer_ids', sample.answer_ids, 1)
-  elseif sample.messages ~= nil then
-    add_messages(self, sample.messages, open)
-  elseif sample.prompt ~= nil or sample.answer ~= nil then
-    add_pair(self, sample.prompt, sample.answer, open)
-  elseif sample.text ~= nil then
-    add_text(self, sample.text, open)
-  else
-    fail('no messages, no prompt and answer, no text')
+  local list = self:prepare(sample)
+  local p = list[#list]
+  local ids, levels, n = prepare.encoded(self, p)
+  local weights, all, any = floats(n), floats(n), false
+  for t = 0, n - 2 do
+    local level = self.levels[levels[t + 1]]
+    weights[t], all[t] = level.response, level.all
+    any = any or level.response > 0
   end
-  return finish(sample.messages)
+  if not any then fail('no token is supervised') end
+  return ids, n, weights, all, p.spelled
+end
+
+-- prompts and answers ----------------------------------------------------------------------------
+
+--- Renders messages by the template. The spans are those of what came from them, for `encode`'s
+--- `plain`: first byte and last byte + 1, and so on.
+--- @param messages table[]
+--- @param options? table add_generation_prompt, tools, documents, args (variables of the template)
+--- @return string text
+--- @return integer[] spans
+function methods:render(messages, options)
+  if not self.set then fail('chat: there is no chat template') end
+  options = options or {}
+  local talk = prepare.conversation(self, { messages = json.array(messages), tools = options.tools,
+    documents = options.documents, args = options.args })
+  local r = prepare.render(self, talk, talk.messages, options.add_generation_prompt or false)
+  return r.text, prepare.plain(r.spans, r.sources)
 end
 
 --- The ids of a prompt whose answer is to be generated: the turns so far and the head of the
 --- assistant's, or the text itself where there are no turns.
 --- @param prompt string|table[] a user's text, or messages
+--- @param options? table as for `render`, with turns
 --- @return integer[]
-function methods:prompt(prompt)
-  begin(self)
-  if self.markup == 'chatml' then
-    if type(prompt) == 'string' then prompt = { { role = 'user', content = prompt } } end
-    add_messages(self, json.array(prompt))
-    add_id(self.start_id, 0)
+function methods:prompt(prompt, options)
+  if not self.set then
+    if type(prompt) ~= 'string' then fail('chat: this tokenizer has no turns; give a text') end
+    local list = sorted.copy(self.bos)
+    local text = ends.behind(self.tokenizer, self.bos, prompt)
+    for _, id in ipairs(self.tokenizer:ids(text, { parse = false })) do list[#list + 1] = id end
+    return list
   end
-  local text = self.markup == 'chatml' and 'assistant\n' or prompt
-  if type(text) ~= 'string' then fail('chat: this tokenizer has no turns; give a text') end
-  if self.markup == 'plain' then text = ends.behind(self.tokenizer, self.bos, text) end
-  local ids, n = self.tokenizer:encode(text, PLAIN)
-  add_ids(ids, 0, n, 0)
-  local list = {}
-  for i = 1, length do list[i] = token[i - 1] end
-  return list
+  if type(prompt) == 'string' then prompt = { { role = 'user', content = prompt } } end
+  local o = sorted.copy(options or {})
+  o.add_generation_prompt = true
+  local text, spans = self:render(prompt, o)
+  return self.tokenizer:ids(text, { plain = self.options.spelled == 'letters' and spans or nil })
 end
+
+-- What was thought stands before the answer.
+local function answer_message(text)
+  local thought, rest = text:match '^(.-)</think>%s*(.*)$'
+  if not thought then return { role = 'assistant', content = text } end
+  return { role = 'assistant', content = rest,
+    reasoning_content = thought:gsub('^%s*<think>%s*', ''):match '^%s*(.-)%s*$' }
+end
+
+--- A model's answer to messages: its text, and the message to go on with.
+--- @param model ms_model
+--- @param messages string|table[]
+--- @param options? table of `ms.generate`; tools, documents, args as for `render`
+--- @return string text
+--- @return table message
+function methods:reply(model, messages, options)
+  local how, given = {}, {}
+  for key, value in sorted.pairs(options or {}) do
+    local own = key == 'tools' or key == 'documents' or key == 'args'
+    if own then given[key] = value else how[key] = value end
+  end
+  if how.stop == nil then
+    how.stop = ends.union(self.tokenizer:size(), model:ends(), self.stop)
+  end
+  local ids = model:generate({ self:prompt(messages, given) }, how)[1]
+  local stops = type(how.stop) == 'table' and how.stop or { how.stop }
+  for _, stop in ipairs(stops) do
+    if ids[#ids] == stop then ids[#ids] = nil end
+  end
+  local text = self.tokenizer:decode(ids, { skip_special = true })
+  text = ends.without(self.tokenizer, stops, text)
+  return text, answer_message(text)
+end
+
+--- All that shapes a sample beside the tokenizer, as a text: the same text, the same samples.
+--- @return string
+function methods:identity()
+  local o = sorted.copy(self.options)
+  o.date, o.template = nil, nil
+  return json.encode { options = o, template = self.set and self.set:identity(self.date) }
+end
+
+--- How turns are written, in words to go behind those of what rows hold.
+--- @return string
+function methods:describe()
+  local name = self.template_name
+  if not name then return 'as plain text' end
+  if name == 'chatml' then return 'written as ChatML turns' end
+  if name == 'given' then return 'written by the template given' end
+  return name == 'default' and "written by the model's own template"
+    or ('written by the template %s'):format(name)
+end
+
+--- The files of a model folder that say how its turns are written, by name, so that whoever opens
+--- it writes them alike; an empty text: not to be there. Without turns there are none.
+--- @param carry? string the folder whose other files go along
+--- @return table<string, string>
+function methods:files(carry)
+  if not self.set then return {} end
+  return self.set:files(carry)
+end
+
+-- models -----------------------------------------------------------------------------------------
 
 --- How many ids the tokenizer and these models share: the V of a divergence between them. Rows that
 --- a model has behind the tokenizer's last id have no meaning.
@@ -424,15 +281,6 @@ local function compare(chat, others)
   end
 end
 
--- Spellings that no text has by chance.
-local function marks_of(tok, ...)
-  local list = {}
-  for _, id in ipairs(ends.union(tok:size(), ...)) do
-    if tok:is_special(id) then list[#list + 1] = tok:token(id) end
-  end
-  return list
-end
-
 local function find_folder(model, teachers)
   local first = folder_of(model)
   if has_tokenizer(first) then return first end
@@ -444,29 +292,106 @@ local function find_folder(model, teachers)
 end
 
 function class:__tostring()
-  return ('chat (%s) over %s'):format(self.markup, tostring(self.tokenizer))
+  return ('chat (%s) over %s'):format(self.template_name or 'plain', tostring(self.tokenizer))
 end
 
 --- Frees the tokenizer. A second call does nothing.
 function methods:free() self.tokenizer:free() end
+
+-- opening ----------------------------------------------------------------------------------------
+
+local function check_options(o)
+  for i = 1, #o.learn do
+    if not turns.is_role[o.learn[i]] then
+      fail('chat: learn has no role %s; there are %s', tostring(o.learn[i]),
+        table.concat(turns.roles, ', '))
+    end
+  end
+  if #o.learn == 0 then fail 'chat: learn is an empty list: nothing would be learnt' end
+  if not template.time_of(o.date) then
+    fail('chat: date = %s, expected YYYY-MM-DD or YYYY-MM-DD HH:MM:SS', o.date)
+  end
+end
+
+-- The ids that end a turn of the template, where they are tokens of their own.
+local function ends_of_turn(chat)
+  if not chat.set then return nil end
+  local talk = { entry = chat.set:choose(nil), o = { args = chat.options.template_args } }
+  local probe = prepare.known(chat, talk).probe
+  local text = probe.ending ~= '' and probe.ending or probe.closing
+  local ids = chat.tokenizer:ids(text)
+  local last = ids[#ids]
+  return last and chat.tokenizer:is_added(last) and last or nil
+end
+
+--- The id that ends a turn by the chat template of a folder; nil where there is none, or no such
+--- id.
+--- @param folder string
+--- @param tok ms_tokenizer
+--- @return integer?
+function M.end_of_turn(folder, tok)
+  local date = os.date '%Y-%m-%d'
+  local ok, id = fail.attempt(function()
+    return ends_of_turn { set = template.open(folder, tok, ends.bos(tok)), tokenizer = tok,
+      options = {}, options_key = '', now = { now = template.time_of(date) } }
+  end)
+  return ok and id or nil
+end
+
+-- All of a chat that follows from its options, over what it already has.
+local function configure(chat, given)
+  local o = schema.take('chat', M.options, given)
+  o.date = o.date or os.date '%Y-%m-%d'
+  check_options(o)
+  chat.given, chat.options, chat.date = given, o, o.date
+  chat.now = { now = template.time_of(o.date) }
+  chat.options_key = o.date .. json.encode(o.template_args or {})
+  chat.learnt = {}
+  for _, role in ipairs(o.learn) do chat.learnt[role] = true end
+  chat.set = template.open(chat.folder, chat.tokenizer, chat.bos, o.template)
+  chat.template = chat.set and chat.set.source
+  chat.template_name = chat.set and chat.set.name
+  chat.stop = ends.union(chat.tokenizer:size(), ends.of_answer(chat.eos, chat.tokenizer),
+    ends_of_turn(chat))
+  return chat
+end
+
+--- The same tokenizer with other options; what is not given stays. Both share the tokenizer and the
+--- levels.
+--- @param options? table see `ms.chat.options`; other keys are passed over
+--- @return ms_chat
+function methods:with(options)
+  local given, other = sorted.copy(self.given), false
+  for key, value in sorted.pairs(schema.part(M.options, options or {})) do
+    other = other or json.encode { self.options[key] } ~= json.encode { value }
+    given[key] = value
+  end
+  if not other then return self end
+  local chat = setmetatable({}, class)
+  for _, key in ipairs { 'tokenizer', 'folder', 'bos', 'eos', 'levels', 'spellings',
+    'reads' } do
+    chat[key] = self[key]
+  end
+  return configure(chat, given)
+end
 
 --- Opens the tokenizer of a model, after comparing it with those of its teachers: one id that means
 --- another token is an error, which names the first. A model without a tokenizer of its own (a new
 --- one) takes its first teacher's.
 --- @param model ms_model|string a model, its folder, or a tokenizer.json
 --- @param teachers? (ms_model|string)[]
+--- @param options? table see `options`
 --- @return ms_chat
-function M.open(model, teachers)
+function M.open(model, teachers, options)
   teachers = teachers == nil and {} or check.table('chat', 'teachers', teachers)
+  schema.check('chat', M.options, options)
   local folder = find_folder(model, teachers)
   local tok = tokenizer.open(folder)
   local chat = setmetatable({ tokenizer = tok, folder = folder }, class)
-  chat.start_id, chat.end_id = ends.of_turn(tok)
-  chat.markup = chat.start_id and 'chatml' or 'plain'
-  chat.newline, chat.newline_count = tok:encode '\n'
   chat.bos, chat.eos = ends.bos(tok), ends.of_text(folder, tok)
-  chat.stop = ends.of_answer(chat.eos, tok)
-  chat.marks = marks_of(tok, chat.start_id, chat.stop, chat.bos)
+  chat.reads = {}
+  chat.spellings, chat.levels = prepare.spellings(tok), prepare.levels()
+  configure(chat, schema.part(M.options, options or {}))
   compare(chat, teachers)
   return chat
 end

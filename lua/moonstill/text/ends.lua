@@ -17,11 +17,15 @@ M.turn = { first = '<|im_start|>', last = '<|im_end|>' }
 
 -- files ------------------------------------------------------------------------------------------
 
--- The path of a file beside others; `folder` may be one of those itself.
-local function file_of(folder, name)
+--- The path of a file beside others; `folder` may be one of those itself.
+--- @param folder string
+--- @param name string
+--- @return string
+function M.file_of(folder, name)
   if C.ms_path_kind(folder) ~= 2 then folder = folder:gsub('[^/]*$', ''):gsub('^$', '.') end
   return folder .. '/' .. name
 end
+local file_of = M.file_of
 
 local noted = {} -- what was said of files, once each
 
@@ -31,9 +35,12 @@ local function note(text)
   ranks.world():say(('note: %s; the tokens that it names are not known'):format(text))
 end
 
--- What a file says. One that cannot be read says nothing here, which is noted, but for config.json,
--- without which there is no model.
-local function settings(folder, name)
+--- What a JSON file of a folder says. One that cannot be read says nothing here, which is noted,
+--- but for config.json, without which there is no model.
+--- @param folder? string or a file in it
+--- @param name string
+--- @return table
+function M.settings(folder, name)
   local path = folder and file_of(folder, name)
   if not path or C.ms_path_kind(path) ~= 1 then return {} end
   local ok, value = fail.pcall(json.read, path)
@@ -43,6 +50,7 @@ local function settings(folder, name)
   note(why)
   return {}
 end
+local settings = M.settings
 
 --- What a file of a model's folder says; an empty table where there is none that can be read.
 --- @param folder? string or a file in it
@@ -122,13 +130,14 @@ end
 --- @param folder? string
 --- @param config table what config.json says
 --- @param rows integer the model's vocabulary
+--- @param of_turn? fun(folder: string, tok: ms_tokenizer): integer? what else ends a turn there
 --- @return integer[]
-function M.of_model(folder, config, rows)
+function M.of_model(folder, config, rows, of_turn)
   local tok = folder and C.ms_path_kind(file_of(folder, 'tokenizer.json')) == 1
     and tokenizer.try(folder)
   local list = M.of_text(folder, tok or nil, rows, config)
   if not tok then return list end
-  list = M.union(rows, M.of_answer(list, tok))
+  list = M.union(rows, M.of_answer(list, tok), of_turn and of_turn(folder, tok))
   tok:free()
   return list
 end
