@@ -140,10 +140,12 @@ local floating = {
   mod = float_mod,
   floordiv = function(x, y)
     if y == 0 then raise 'float floor division by zero' end
-    local q = (x - float_mod(x, y)) / y
+    local r = math.fmod(x, y)
+    local q = (x - r) / y
+    if r ~= 0 and (r < 0) ~= (y < 0) then q = q - 1 end
+    if q == 0 then return 1 / (x / y) < 0 and -0.0 or 0.0 end
     local whole = math.floor(q)
-    if q - whole > 0.5 then whole = whole + 1 end
-    return whole ~= 0 and whole or 1 / (x / y) < 0 and -0.0 or 0.0
+    return q - whole > 0.5 and whole + 1 or whole
   end,
   pow = function(x, y)
     if x == 0 and y < 0 then raise '0.0 cannot be raised to a negative power' end

@@ -149,7 +149,7 @@ local function bound(v, default)
   return values.index(v, 'slice indices')
 end
 
--- The first index, the number of elements and the step of a slice of n elements.
+-- The first index, the number of elements, the step and the end of a slice of n elements.
 local function resolve(n, start, stop, step)
   step = bound(step, 1)
   if step == 0 then raise 'slice step cannot be zero' end
@@ -161,7 +161,7 @@ local function resolve(n, start, stop, step)
   local first = clip(bound(start, step < 0 and math.huge or 0))
   local last = (stop == nil or stop == NONE) and (step < 0 and -1 or n) or clip(bound(stop))
   local count = math.ceil((last - first) / step)
-  return first, math.max(count, 0), step
+  return first, math.max(count, 0), step, last
 end
 
 local function slice_text(v, start, stop, step)
@@ -193,9 +193,8 @@ function M.range(start, stop, step)
 end
 
 local function slice_range(v, start, stop, step)
-  local first, count, by = resolve(v.n, start, stop, step)
-  local from, width = v.start + first * v.step, by * v.step
-  return M.range(from, from + count * width, width)
+  local first, _, by, last = resolve(v.n, start, stop, step)
+  return M.range(v.start + first * v.step, v.start + last * v.step, by * v.step)
 end
 
 local slices = { str = slice_text, list = slice_list, tuple = slice_list, range = slice_range }

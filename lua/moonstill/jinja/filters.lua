@@ -26,6 +26,7 @@ local function def(name, params, call, required)
 end
 
 local function given(v) return v ~= nil and v ~= NONE end
+local function nothing() return nil end
 local function flag(v) return v ~= nil and values.truth(v) end
 local function whole(v, default, what)
   if v == nil then return default end
@@ -276,8 +277,8 @@ def('xmlattr', { 'autospace' }, function(v, autospace)
 end)
 
 def('filesizeformat', { 'binary' }, function(v, binary)
-  local size = values.number(strings.is(v) and M.float.call(v) or v)
-  if not size then raise('float() argument must be a number, not %s', values.type_name(v)) end
+  local size = M.float.call(v, values.NONE).x
+  if not size then raise 'the size is no number' end
   local base = flag(binary) and 1024 or 1000
   if size == 1 then return '1 Byte' end
   if size < base then return ('%d Bytes'):format(size) end
@@ -328,17 +329,24 @@ def('attr', { 'name' }, function(v, name)
 end, 1)
 
 def('items', {}, function(v)
-  local kind = values.kind(v)
-  if kind == 'undefined' then return values.iterator('generator', function() end) end
-  if kind ~= 'dict' then raise 'Can only get item pairs from a mapping.' end
-  return values.iterator('generator', values.iterate(methods.items(v)))
+  return values.generator(function()
+    if values.kind(v) == 'undefined' then return nothing end
+    if values.kind(v) ~= 'dict' then raise 'Can only get item pairs from a mapping.' end
+    return values.iterate(methods.items(v))
+  end)
 end)
+
+local by_prefix = { ['0b'] = 2, ['0o'] = 8, ['0x'] = 16 }
+local prefixes = { [2] = '0b', [8] = '0o', [16] = '0x' }
 
 -- An integer written in a base, as Python's int() reads it; nil if it is none.
 local function read_integer(s, base)
+  if not base or base ~= 0 and (base < 2 or base > 36) then return nil end
   s = s:sub(strings.skip_blanks(s), strings.skip_blanks_back(s)):lower()
   local sign, digits = s:match '^([+-]?)(.*)$'
-  local prefix = ({ [2] = '0b', [8] = '0o', [16] = '0x' })[base]
+  if base == 0 then base = by_prefix[digits:sub(1, 2)] or not digits:find '^0_*[1-9]' and 10 end
+  if not base then return nil end
+  local prefix = prefixes[base]
   if prefix and digits:sub(1, 2) == prefix then digits = digits:sub(3):gsub('^_', '') end
   if not digits:find '^%w[%w_]*$' or digits:find '__' or digits:find '_$' then return nil end
   digits = digits:gsub('_', '')
@@ -377,7 +385,8 @@ def('int', { 'default', 'base' }, function(v, otherwise, base)
   if values.kind(v) == 'undefined' then values.fail_undefined(v) end
   local result
   if strings.is(v) then
-    result = read_integer(text(v), whole(base, 10, 'base'))
+    local b = base == nil and 10 or values.as_integer(base)
+    result = read_integer(text(v), b and tonumber(b))
     if not result then
       local x = read_float(text(v))
       result = x and truncated(x)
@@ -434,7 +443,9 @@ local function round_integer(v, places)
 end
 
 def('round', { 'precision', 'method' }, function(v, precision, method)
-  method, precision = method == nil and 'common' or text(as_text(method)), whole(precision, 0)
+  method = method == nil and 'common' or text(as_text(method))
+  local to_integer = precision == NONE and method == 'common'
+  precision = to_integer and 0 or whole(precision, 0)
   if method ~= 'common' and method ~= 'ceil' and method ~= 'floor' then
     raise 'method must be common, ceil or floor'
   end
@@ -445,6 +456,7 @@ def('round', { 'precision', 'method' }, function(v, precision, method)
   end
   local is_integer = values.as_integer(v) ~= nil
   if method == 'common' then
+    if to_integer then return values.whole(round_common(x, 0)) end
     if not is_integer then return values.float(round_common(x, precision)) end
     v = values.as_integer(v)
     return precision >= 0 and v or round_integer(v, -precision)
@@ -516,7 +528,7 @@ local function sort_by(v, get, reverse)
   local items, n = values.elements(v)
   local keys = {}
   for i = 1, n do keys[i] = get(items[i]) end
-  return by_places(items, comparing.sorted_places(keys, n, flag(reverse)))
+  return by_places(items, comparing.sorted_places(keys, n, values.flag(reverse)))
 end
 
 def('sort', { 'reverse', 'case_sensitive', 'attribute' },
@@ -540,15 +552,15 @@ def('dictsort', { 'case_sensitive', 'by', 'reverse' }, function(v, case_sensitiv
 end)
 
 def('unique', { 'case_sensitive', 'attribute' }, function(v, case_sensitive, attribute)
-  local get, seen, step = getter(attribute, nil, cased(case_sensitive)), {}, values.iterate(v)
-  return values.iterator('generator', function()
-    while true do
-      local item = step()
-      if item == nil then return nil end
-      local hash = values.hash(get(item))
-      if not seen[hash] then
-        seen[hash] = true
-        return item
+  return values.generator(function()
+    local get, seen, step = getter(attribute, nil, cased(case_sensitive)), {}, values.iterate(v)
+    return function()
+      for item in step do
+        local hash = values.hash(get(item))
+        if not seen[hash] then
+          seen[hash] = true
+          return item
+        end
       end
     end
   end)
@@ -600,7 +612,7 @@ def('groupby', { 'attribute', 'default', 'case_sensitive' },
     return values.list(groups, #groups)
   end, 1)
 
-def('slice', { 'slices', 'fill_with' }, function(v, slices, fill)
+local function slices_of(v, slices, fill)
   local items, n = values.elements(v)
   local count = whole(slices, 1, 'slices')
   if count == 0 then raise 'integer division or modulo by zero' end
@@ -616,10 +628,14 @@ def('slice', { 'slices', 'fill_with' }, function(v, slices, fill)
     end
     list[k] = values.list(part, length)
   end
-  return values.iterator('generator', values.iterate(values.list(list)))
+  return values.iterate(values.list(list))
+end
+
+def('slice', { 'slices', 'fill_with' }, function(v, slices, fill)
+  return values.generator(function() return slices_of(v, slices, fill) end)
 end, 1)
 
-def('batch', { 'linecount', 'fill_with' }, function(v, linecount, fill)
+local function batches_of(v, linecount, fill)
   local items, n = values.elements(v)
   local size, list, part = whole(linecount, 1, 'linecount'), {}, values.list({}, 0)
   for i = 1, n do
@@ -639,7 +655,11 @@ def('batch', { 'linecount', 'fill_with' }, function(v, linecount, fill)
     end
     list[#list + 1] = part
   end
-  return values.iterator('generator', values.iterate(values.list(list)))
+  return values.iterate(values.list(list))
+end
+
+def('batch', { 'linecount', 'fill_with' }, function(v, linecount, fill)
+  return values.generator(function() return batches_of(v, linecount, fill) end)
 end, 1)
 
 -- filters and tests by name ----------------------------------------------------------------------
@@ -651,9 +671,9 @@ local function rest_of(args, n, from)
 end
 
 tests.filter = { name = 'filter', params = {}, required = 0,
-  call = function(v) return strings.is(v) and type(M[text(v)]) == 'table' end }
+  call = function(v) return type(M[values.hash(v)]) == 'table' end }
 tests.test = { name = 'test', params = {}, required = 0,
-  call = function(v) return strings.is(v) and type(tests[text(v)]) == 'table' end }
+  call = function(v) return type(tests[values.hash(v)]) == 'table' end }
 
 --- A filter by its name, which a template gave.
 function M.named(name)
@@ -677,12 +697,14 @@ local function mapper(args, n, kw)
 end
 
 M.map = { name = 'map', raw = function(v, args, n, kw)
-  if not values.truth(v) then return values.iterator('generator', function() end) end
-  local change, step = mapper(args, n, kw), values.iterate(v)
-  return values.iterator('generator', function()
-    local item = step()
-    if item == nil then return nil end
-    return change(item)
+  return values.generator(function()
+    if not values.truth(v) then return nothing end
+    local change, step = mapper(args, n, kw), values.iterate(v)
+    return function()
+      local item = step()
+      if item == nil then return nil end
+      return change(item)
+    end
   end)
 end }
 
@@ -705,13 +727,14 @@ end
 
 local function chosen(name, by_attribute, wanted)
   M[name] = { name = name, raw = function(v, args, n, kw)
-    if not values.truth(v) then return values.iterator('generator', function() end) end
-    local takes, step = chooser(args, n, kw, by_attribute), values.iterate(v)
-    return values.iterator('generator', function()
-      while true do
-        local item = step()
-        if item == nil or takes(item) == wanted then return item end
-        bounds.charge(1)
+    return values.generator(function()
+      if not values.truth(v) then return nothing end
+      local takes, step = chooser(args, n, kw, by_attribute), values.iterate(v)
+      return function()
+        for item in step do
+          bounds.charge(1)
+          if takes(item) == wanted then return item end
+        end
       end
     end)
   end }

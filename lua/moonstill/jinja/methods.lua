@@ -262,7 +262,7 @@ function M.lines(v, keep)
 end
 
 def('splitlines', { 'keepends' }, function(v, keep)
-  return M.lines(v, keep ~= nil and values.truth(keep))
+  return M.lines(v, values.flag(keep))
 end)
 
 local function parts_around(v, from, length, missing)

@@ -136,6 +136,18 @@ function M.index(v, what)
   return tonumber(x)
 end
 
+--- A flag that Python takes as an integer: an error where it is none.
+--- @return boolean
+function M.flag(v)
+  if v == nil then return false end
+  local i = M.as_integer(v)
+  if not i then
+    if M.kind(v) == 'undefined' then M.fail_undefined(v) end
+    raise("'%s' object cannot be interpreted as an integer", M.type_name(v))
+  end
+  return i ~= 0
+end
+
 -- dicts ------------------------------------------------------------------------------------------
 -- { keys = hashes in order, map = hash to value, names = hash to key where the key is not its hash,
 --   src = the source of keys that are texts, or srcs = hash to source, n }
@@ -209,6 +221,17 @@ end
 --- @param name string what Python calls its type
 --- @param step fun(): any
 function M.iterator(name, step) return { kind = 'iterator', name = name, step = step } end
+
+--- As `iterator`, of a generator: nothing is done, nor can go wrong, before the first element is
+--- asked for. `start` returns the step.
+--- @param start fun(): fun(): any
+function M.generator(start)
+  local step
+  return M.iterator('generator', function()
+    step = step or start()
+    return step()
+  end)
+end
 
 --- A thing that has the elements of a list but no places: what dict.keys() gives.
 function M.view(name, items, n)
