@@ -82,6 +82,7 @@ GROUPS = {
         "{% set x = 1 %}{% for y in l %}{% set x = x + y %}{{ x }} {% endfor %}{{ x }}",
         "{% set ns = namespace(x=0) %}{% for y in l %}{% set ns.x = ns.x + y %}{% endfor %}{{ ns.x }}{{ ns.y is defined }}",
         "{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (a, b) = [b, a] %}{{ a }}{{ b }}{% set x %}block {{ a }}{% endset %}{{ x|upper }}{% set y | upper | replace('A', 'x') %}abc{% endset %}{{ y }}",
+        "{% if false %}{% set i = 1 %}{% endif %}{{ i }}{% for x in l if x > 1 %}{{ loop.last }}{{ loop.length }}{% endfor %}",
         "{% if false %}{% set z = 1 %}{% endif %}{{ z is defined }}{% if true %}{% set z = 1 %}{% endif %}{{ z }}",
         "{{ s }}{% set s = 1 %}{{ s }}{% for q in [1] %}{% set s = 2 %}{{ s }}{% endfor %}{{ s }}",
         "{% with a = 1, b = 2 %}{{ a }}{{ b }}{% with a = b %}{{ a }}{% endwith %}{{ a }}{% endwith %}{{ a is defined }}",
