@@ -6,6 +6,10 @@
 ---
 --- PYTHON names an interpreter that has the `tokenizers` package: it encodes the same lines in turn
 --- with us, and the ratio is the median of the pairs. Ids must agree in number, nothing more.
+---
+--- Then the same lines with offsets, and as blocks of 1,024 with a mark each, on one thread and on all:
+--- these take turns and are by the clock, the best of the rounds, so the machine should be idle.
+local C = require 'moonstill.C'
 local ms = require 'moonstill'
 
 local DATA = '../shared/data/'
@@ -52,10 +56,10 @@ local function peer(tokenizer, path)
   return tonumber(seconds), tonumber(n), version
 end
 
-local function ours(tok, lines)
+local function ours(tok, lines, options)
   local start, n = os.clock(), 0
   for i = 1, #lines do
-    local _, k = tok:encode(lines[i])
+    local _, k = tok:encode(lines[i], options)
     n = n + k
   end
   return os.clock() - start, n
@@ -64,6 +68,32 @@ end
 local function median(t)
   table.sort(t)
   return t[math.ceil(#t / 2)]
+end
+
+-- Seconds by the clock for blocks of all lines.
+local function blocks(tok, lines, threads)
+  local start = C.ms_clock()
+  C.ms_threads_set(threads)
+  for i = 1, #lines, 1024 do
+    local texts = {}
+    for k = i, math.min(#lines, i + 1023) do
+      texts[#texts + 1] = { text = lines[k], marks = { math.floor(#lines[k] / 2), #lines[k], 1 } }
+    end
+    ms.tokenizer.block(tok, texts):free()
+  end
+  C.ms_threads_set(0)
+  return C.ms_clock() - start
+end
+
+local function measure_more(tok, lines, bytes)
+  local best = { math.huge, math.huge, math.huge, math.huge }
+  for _ = 1, 3 * ROUNDS do
+    for i, seconds in ipairs { (ours(tok, lines)), (ours(tok, lines, { offsets = true })), blocks(tok, lines, 1),
+      blocks(tok, lines, 0) } do best[i] = math.min(best[i], seconds) end
+  end
+  for i = 1, 4 do best[i] = bytes / best[i] / 1e6 end
+  print(('    %.1f MB/s plain, %.1f with offsets; blocks %.1f on one thread, %.1f on %d'):format(best[1], best[2],
+    best[3], best[4], C.ms_threads_get()))
 end
 
 local function measure(name, path)
@@ -91,6 +121,7 @@ local function measure(name, path)
   print(form:format(name,
     path:match '([^/]+)/[^/]*$', opened * 1e3, median(speed), whole,
     version and ('  %.1f times tokenizers %s'):format(median(ratio), version) or ''))
+  measure_more(tok, lines, #text)
   tok:free()
 end
 

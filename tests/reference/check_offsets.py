@@ -22,7 +22,8 @@ import unicodedata
 from tokenizers import Tokenizer
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-DATA = os.path.join(ROOT, "..", "shared", "data", "tokenizers")
+SHARED = os.environ.get("MS_SHARED", os.path.join(ROOT, "..", "shared"))
+DATA = os.path.join(SHARED, "data", "tokenizers")
 NAMES = ["qwen3", "gpt2", "gpt-neox-20b", "falcon", "phi-3-mini", "mistral-v1-minueza-32m-chat",
          "torchtune-assets"] + ["tiny-neural-api/tiny_bpe_%s_tokenizer.json" % name for name in (
              "bytelevel", "bytelevel_noregex", "metaspace", "digits_bytelevel", "split_qwen2",
@@ -162,10 +163,11 @@ def made():
 
 # ---- texts ----
 
-SIGNS = ["a", "b", "ab", "abc", " ", "  ", "\n", "\t", "\u3000", "\u00a0", "the", " the", "cat", "_", "1", "12",
-         "345", ".", ",", "!", "é", "e\u0301", "a\u0301\u0323", "\u0958", "\u1100\u1161\u11a8", "각", "\u2126",
-         "\u0301", "\u0323\u0301", "a\u0d3b\u0301", "中", "文", "中文", "日本語", "🦙", "👩‍👧", "\u200d", "ﬁ", "ß", "İ",
-         "Ж", "ار", "▁", "<s>", "<l>", "<r>", "<lr>", "<n>", "<think>", "<unk>", "a b", "'s", "\0", "~", "\u0f43"]
+SIGNS = ["a", "b", "ab", "abc", " ", "  ", "\n", "\t", "\u3000", "\u00a0", "the", " the", "cat",
+         "_", "1", "12", "345", ".", ",", "!", "é", "e\u0301", "a\u0301\u0323", "\u0958",
+         "\u1100\u1161\u11a8", "각", "\u2126", "\u0301", "\u0323\u0301", "a\u0d3b\u0301", "中", "文",
+         "中文", "日本語", "🦙", "👩‍👧", "\u200d", "ﬁ", "ß", "İ", "Ж", "ار", "▁", "<s>", "<l>", "<r>",
+         "<lr>", "<n>", "<think>", "<unk>", "a b", "'s", "\0", "~", "\u0f43"]
 
 
 def text_of(rng, specials):
@@ -257,7 +259,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("files", nargs="*")
     args = parser.parse_args()
-    files = args.files or [os.path.join(DATA, n if n.endswith(".json") else n + "/tokenizer.json") for n in NAMES]
+    known = [os.path.join(DATA, n if n.endswith(".json") else n + "/tokenizer.json") for n in NAMES]
+    files = args.files or [path for path in known if os.path.exists(path)]
     total = 0
     for path in files:
         with open(path, encoding="utf-8") as f:
