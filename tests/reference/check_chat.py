@@ -5,7 +5,7 @@
 Random conversations go through the tokenizers beside the repository, each with its own template and
 with those given (default: all of ../shared/data/templates), by moonstill's `chat:encode` and by
 `apply_chat_template`. The ids must be equal; where the template marks what the model says, so must
-the masks of assistant tokens be, but for tokens in which transformers sees a mark around nothing.
+the masks of assistant tokens be, but for tokens that transformers marks too much (see `differ`).
 Thinking that a template does not write is left out (`thinking = "drop"`). What both refuse is counted; what moonstill alone refuses is, with
 its reasons: no sample is learnt of which it is not known where the answers are. MS_PROGRAM names
 the executable, default build/moonstill.
@@ -95,12 +95,13 @@ def ours(folder, template, path, script):
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-def differ(got, want):
-    """transformers marks a token around an empty block, which none of the model's characters is in."""
-    return any(g > w or (g < w and (want[i - 1] or want[i + 1:i + 2] == [1])) for i, (g, w) in enumerate(zip(got, want)))
+def differ(got, want, ids, taking):
+    """Whether masks differ in more than what transformers marks too much: a token around an empty block, and one that
+    has taken the spaces with which a content begins."""
+    return any(g > w or (g < w and want[i - 1] and ids[i] not in taking) for i, (g, w) in enumerate(zip(got, want)))
 
 
-def compare(name, rows, got, want, reasons):
+def compare(name, rows, got, want, reasons, taking):
     counts = collections.Counter()
     for row, g, (ids, mask, error) in zip(rows, got, want):
         if error or "error" in g:
@@ -109,7 +110,7 @@ def compare(name, rows, got, want, reasons):
                 reasons[(name, g["error"].split(": ", 1)[-1][:110])] += 1
         elif g["ids"] != ids:
             kind = "IDS DIFFER"
-        elif g["marked"] and differ([int(w > 0) for w in g["mask"]], [0] + mask[1:]):
+        elif g["marked"] and differ([int(w > 0) for w in g["mask"]], [0] + mask[1:], ids, taking):
             kind = "MASKS DIFFER"
         else:
             kind = "equal, masks too" if g["marked"] else "equal"
@@ -141,6 +142,7 @@ def main():
         for name in TOKENIZERS:
             folder = os.path.join(DATA, "tokenizers", name)
             tok = PreTrainedTokenizerFast.from_pretrained(folder)
+            taking = {i for i, token in tok.added_tokens_decoder.items() if token.rstrip}
             for path in [None] + paths:
                 template = open(path, newline="").read() if path else None
                 label = "%s with %s" % (name, os.path.relpath(path, DATA) if path else "its own template")
@@ -151,7 +153,7 @@ def main():
                     total["NOT READ"] += 1
                     continue
                 want = [theirs(tok, row, template) for row in rows]
-                total += compare(label, rows, got, want, reasons)
+                total += compare(label, rows, got, want, reasons, taking)
     for (name, reason), count in sorted(reasons.items()):
         print("  %s: %d: %s" % (name, count, reason))
     print(dict(total))

@@ -143,6 +143,41 @@ describe('a chat template is given', function()
   end)
 end)
 
+describe('a reply', function()
+  local models = require 'tests.support.models'
+  -- after the head of an answer come b, </s>; after the u of a user nothing
+  local function reply(source, follows, options)
+    local at = templates.folder()
+    local chat, model = ms.chat.open(at, nil, { template = source }), models.chain(follows, 304)
+    local text, message = chat:reply(model, { { role = 'user', content = 'q' } }, options)
+    model:free()
+    return { text, message }
+  end
+
+  it('is the text of the answer, without its end, and the message to go on with', function()
+    assert.same({ 'bc', { role = 'assistant', content = 'bc' } },
+      reply(templates.simple, { [302] = 98, [98] = 99, [99] = 300 }, { max_new = 9 }))
+    assert.same({ 'b', { role = 'assistant', content = 'b' } },
+      reply(templates.simple, { [302] = 98, [98] = 99, [99] = 300 }, { max_new = 1 }))
+    assert.same({ 'bc', { role = 'assistant', content = 'bc' } }, -- another stop
+      reply(templates.simple, { [302] = 98, [98] = 99, [99] = 303 }, { stop = 303 }))
+  end)
+
+  it('keeps thinking apart in the message', function()
+    local chat, model = ms.chat.open(templates.folder(), nil, { template = templates.simple }), nil
+    local told = {}
+    model = { ends = function() return {} end, generate = function(_, prompts, how)
+      told.prompt, told.stop = prompts[1], how.stop
+      return { chat.tokenizer:ids '<think>\na b\n</think>\n\nc</s>' }
+    end }
+    local text, message = chat:reply(model, 'q', { args = { x = 1 } })
+    assert.equal('<think>\na b\n</think>\n\nc', text)
+    assert.same({ role = 'assistant', content = 'c', reasoning_content = 'a b' }, message)
+    assert.same({ 301, 113, 300, 10, 302 }, told.prompt)
+    assert.same({ 300 }, told.stop)
+  end)
+end)
+
 describe('a chat with other options', function()
   local chat = ms.chat.open(templates.folder(), nil, { template = templates.simple, turns = 'last' })
   it('keeps what is not given', function()

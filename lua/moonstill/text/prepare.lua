@@ -9,6 +9,7 @@ local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local masks = require 'moonstill.text.masks'
 local sorted = require 'moonstill.base.sorted'
+local tokenizer = require 'moonstill.text.tokenizer'
 local turns = require 'moonstill.text.turns'
 
 local M = {}
@@ -362,20 +363,6 @@ end
 
 -- ids of texts ---------------------------------------------------------------------------------
 
--- The level of each token: the highest of the marks that have any of its bytes.
-local function fill_levels(levels, offsets, n, marks)
-  local first = 1
-  for t = 0, n - 1 do
-    local from, to = offsets[2 * t], offsets[2 * t + 1]
-    while marks[first] and marks[first + 1] <= from do first = first + 3 end
-    local k = first
-    while from < to and marks[k] and marks[k] < to do
-      levels[t] = math.max(levels[t], marks[k + 2])
-      k = k + 3
-    end
-  end
-end
-
 --- The ids of what was prepared, the level of each, and their number; BOS comes before them.
 --- @param chat ms_chat
 --- @param p table
@@ -384,12 +371,14 @@ end
 --- @return integer n
 function M.encoded(chat, p)
   if p.ids then return p.ids, p.levels, p.n end
-  local own, count, offsets = chat.tokenizer:encode(p.text, { plain = p.plain, offsets = true })
-  local before = p.bos and #chat.bos or 0
+  local ok, block = fail.pcall(tokenizer.block, chat.tokenizer, { p })
+  if not ok then fail((block:gsub('^block: ', ''):gsub('^text 1 of 1: ', ''))) end
+  local count, before = tonumber(block.start[1]), p.bos and #chat.bos or 0
   local ids, levels = ints(before + count), bytes(before + count)
   for i = 1, before do ids[i - 1] = chat.bos[i] end
-  ffi.copy(ids + before, own, 4 * count)
-  fill_levels(levels + before, offsets, count, p.marks)
+  ffi.copy(ids + before, block.ids, 4 * count)
+  ffi.copy(levels + before, block.level, count)
+  block:free()
   return ids, levels, before + count
 end
 
