@@ -132,7 +132,7 @@ local function contains_text(whole, part)
   end
   local s = strings.text(whole)
   bounds.charge(1 + #s / 64)
-  return s:find(strings.text(part), 1, true) ~= nil
+  return strings.find(s, strings.text(part)) ~= nil
 end
 
 --- x in container

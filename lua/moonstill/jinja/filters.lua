@@ -214,19 +214,21 @@ local function unescape(s)
   end))
 end
 
-def('striptags', {}, function(v)
-  local pieces, s, i = {}, text(str(v)), 1
-  v = str(v)
+-- A text without what stands from one text to another.
+local function without(v, open, close)
+  local s, pieces, i = text(v), {}, 1
   while true do
-    local from = s:find('<', i, true)
-    local to = from and (s:sub(from, from + 3) == '<!--' and select(2, s:find('-->', from, true)) or
-      s:find('>', from, true))
-    pieces[#pieces + 1] = strings.sub(v, i, (to and from or #s + 1) - 1)
-    if not to then break end
+    local from = s:find(open, i, true)
+    local _, to = s:find(close, from or #s + 1, true)
+    pieces[#pieces + 1] = strings.sub(v, i, (from and to and from or #s + 1) - 1)
+    if not from or not to then return concat(pieces) end
     i = to + 1
   end
-  local words = methods.str.split.call(concat(pieces))
-  return strings.map(methods.str.join.call(' ', words), unescape)
+end
+
+def('striptags', {}, function(v)
+  local bare = without(without(strings.plain(str(v)), '<!--', '-->'), '<', '>')
+  return strings.map(methods.str.join.call(' ', methods.str.split.call(bare)), unescape)
 end)
 
 local function quote_url(v, for_query)

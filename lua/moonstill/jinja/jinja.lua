@@ -28,7 +28,7 @@ Template.__index = Template
 local function place(self, at)
   local before = self.source:sub(1, math.max(at, 1) - 1)
   local _, lines = before:gsub('\n', '')
-  local column = strings.length(before:match '[^\n]*$') + 1
+  local column = strings.length(before:sub(before:match '^.*\n()' or 1)) + 1
   return ('%s: line %d, column %d: '):format(self.name, lines + 1, column)
 end
 

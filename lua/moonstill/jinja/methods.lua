@@ -159,7 +159,7 @@ local function split_text(v, separator, most)
   if sep == '' then raise 'empty separator' end
   local list, n, i = {}, 0, 1
   while true do
-    local from, to = s:find(sep, i, true)
+    local from, to = strings.find(s, sep, i)
     if n >= most then from = nil end
     n = n + 1
     list[n] = sub(v, i, (from or #s + 1) - 1)
@@ -180,7 +180,10 @@ end)
 local function find_back(s, part, from, stop)
   local last = part:byte(-1)
   for i = stop - 1, from + #part - 1, -1 do
-    if s:byte(i) == last and s:sub(i - #part + 1, i) == part then return i - #part + 1 end
+    if s:byte(i) == last then
+      bounds.charge(#part / 64)
+      if s:sub(i - #part + 1, i) == part then return i - #part + 1 end
+    end
   end
   return nil
 end
@@ -275,7 +278,7 @@ end
 def('partition', { 'sep' }, function(v, separator)
   local sep = need_text(separator, 'separator')
   if sep == '' then raise 'empty separator' end
-  return parts_around(v, (text(v):find(sep, 1, true)), #sep, { v, '', '' })
+  return parts_around(v, (strings.find(text(v), sep)), #sep, { v, '', '' })
 end, 1)
 
 def('rpartition', { 'sep' }, function(v, separator)
@@ -294,7 +297,7 @@ local function find(v, part, start, stop, back)
   if back then
     at = p == '' and to + 1 or find_back(s, p, from, to + 1)
   else
-    at = s:find(p, from, true)
+    at = strings.find(s, p, from)
     if at and at + #p - 1 > to then at = nil end
   end
   return at and strings.index_of(s, at - 1) or -1
@@ -322,7 +325,7 @@ def('count', where, function(v, part, start, stop)
   if p == '' then return strings.length(s) + 1 end
   local n, i = 0, 1
   while true do
-    local a, b = s:find(p, i, true)
+    local a, b = strings.find(s, p, i)
     if not a then return n end
     n, i = n + 1, b + 1
   end
@@ -345,7 +348,7 @@ function M.replace(v, old, new, count)
   if p == '' then return replace_nothing(v, new, most) end
   local pieces, n, i = {}, 0, 1
   while n < most do
-    local from, to = s:find(p, i, true)
+    local from, to = strings.find(s, p, i)
     if not from then break end
     n = n + 1
     pieces[2 * n - 1], pieces[2 * n] = sub(v, i, from - 1), new

@@ -82,13 +82,13 @@ end
 -- The place of the brace that closes the one before byte i.
 local function closing(s, i)
   local depth = 1
-  for at, brace in s:gmatch '()([{}])' do
-    if at >= i then
-      depth = depth + (brace == '{' and 1 or -1)
-      if depth == 0 then return at end
-    end
+  while true do
+    local at = s:find('[{}]', i)
+    if not at then raise "expected '}' before end of string" end
+    depth = depth + (s:sub(at, at) == '{' and 1 or -1)
+    if depth == 0 then return at end
+    i = at + 1
   end
-  raise "expected '}' before end of string"
 end
 
 function expand(state, v, depth)
@@ -107,7 +107,7 @@ function expand(state, v, depth)
       raise "Single '}' encountered in format string"
     else
       if at == #s then raise "Single '{' encountered in format string" end
-      local stop = closing(s:sub(at + 1), 1) + at
+      local stop = closing(s, at + 1)
       pieces[#pieces + 1] = replace(state, s:sub(at + 1, stop - 1), depth)
       i = stop + 1
     end

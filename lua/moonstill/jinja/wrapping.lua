@@ -20,6 +20,7 @@ local function hyphen_end(word, i)
   while true do
     local _, stop = word:find('[%w_!"\'&.,?\128-\255][%-]+', at)
     if not stop then return #word end
+    bounds.charge(1 + (stop - i) / 8)
     local letters = word:sub(i, stop):find '[%a_\128-\255][%a_\128-\255]%-$' or
       word:sub(i, stop):find '[%a_\128-\255]%-[%a_\128-\255]%-$'
     if letters and word:find('^[%a_\128-\255]%-?[%a_\128-\255]', stop + 1) then return stop end
@@ -65,6 +66,7 @@ end
 local function break_word(chunks, at, line, room, hyphens)
   local chunk = chunks[at]
   local s = text(chunk)
+  bounds.charge(1 + #s / 8)
   local stop = strings.offset(s, math.max(room, 1))
   if hyphens then
     local hyphen = s:sub(1, stop):match '^.*()%-'
