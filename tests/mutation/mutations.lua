@@ -576,7 +576,7 @@ return {
   { name = 'text that a file calls padding is left out', file = 'lua/moonstill/text/ends.lua',
     specs = { 'ends' }, old = 'set[id] = not is_text(tok, id) or nil', new = 'set[id] = true' },
   { name = 'what a template writes gets a BOS too', file = 'lua/moonstill/text/prepare.lua', specs = samples,
-    old = 'local before = p.bos and #chat.bos or 0', new = 'local before = #chat.bos' },
+    old = 'p.bos and #chat.bos or 0', new = '#chat.bos' },
   { name = 'ids beyond the tokenizer are taken', file = 'lua/moonstill/text/prepare.lua',
     specs = { 'chat', 'answers' }, old = 'id < 0 or id >= size then', new = 'id < 0 then' },
   { name = 'rows never say that they were cut off', file = 'lua/moonstill/data/rows.lua',
