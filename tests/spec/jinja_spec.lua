@@ -209,14 +209,14 @@ describe('jinja, bounds:', function()
   end)
 
   it('hold for texts of the sample that are made to be slow', function()
-    local n = 300000
+    local n = 100000
     local a, mixed = ('a'):rep(n), ('1-'):rep(n)
     for _, source in ipairs { "{{ (a ~ 'b') in a }}", "{{ a.find(a[1:] ~ 'b') }}", "{{ a.replace(a[9:] ~ 'b', '') }}",
       "{{ a.split(a[9:] ~ 'b')|length }}", "{{ a.count(a[9:] ~ 'b') }}", "{{ a.rsplit('b' ~ a[9:], 1)|length }}",
       "{{ mixed|wordwrap(9)|length }}", "{{ a|wordwrap(1)|length }}", "{{ ('<!-- >' * 50000)|striptags|length }}",
       "{{ ('{}' * 50000).format(*range(50000))|length }}", "{{ a|title|length }}",
       "{{ mixed.split('-')|join('+')|title|length }}",
-      "{{ a }}\n{{ none.x }}", "{{ a|list|join('-')|upper|length }}" } do
+      "{{ a }}\n{{ none.x.y }}", "{{ a|list|join('-')|upper|length }}" } do
       local start = os.clock()
       pcall(render, source:gsub('}}\n', '}}' .. ('x'):rep(n) .. '\n'), { messages = {}, a = a, mixed = mixed })
       pcall(render, '{% set a, mixed = tools %}' .. source, { tools = { a, mixed } })
