@@ -322,6 +322,37 @@ describe('dataset: columns and fields that nothing reads', function()
   end)
 end)
 
+describe('dataset: long reading', function()
+  -- Each row takes 5 ms, of a clock of its own.
+  local script = tools.write(folder .. '/slow.lua', ([[
+    local filling, C = require 'moonstill.data.filling', require 'moonstill.C'
+    local progress = require 'moonstill.base.progress'
+    local now = 0
+    progress.clock = function() return now end
+    local ms = require 'moonstill'
+    ms.dataset.open(%q, ms.chat.open(%q), { map = function(row) now = now + 0.005 return row end })
+  ]]):format(write('slow.jsonl', (function()
+    local rows = {}
+    for i = 1, 2560 do rows[i] = { prompt = 'a', answer = 'b' } end
+    return rows
+  end)()), bare))
+  local command = ("LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit %s"):format(script)
+
+  it('shows how far it is on a terminal, in a line that it erases', function()
+    local status, text = tools.run(('script -qec %s /dev/null < /dev/null'):format(tools.quote(command)))
+    assert.equal(0, status, text)
+    assert.truthy(text:find('\r\27[K' .. folder .. '/slow.jsonl: 1280 rows, 50%, left 6s', 1, true), text)
+    assert.matches('\27%[Kdataset of 2560 samples', text) -- nothing of it is left
+  end)
+
+  it('says nothing but what it found elsewhere', function()
+    local status, _, errors = tools.run(command)
+    assert.equal(0, status)
+    assert.equal(('dataset: %s/slow.jsonl:1: prompts in "prompt", answers in "answer"\ndataset of 2560 samples, '
+      .. '7680 tokens\n'):format(folder), errors)
+  end)
+end)
+
 describe('dataset: plain text', function()
   it('is cut into blocks in which every token is predicted once', function()
     local data = open(tools.write(folder .. '/t.txt', 'abcdefgh'), plain, { max_tokens = 4 })

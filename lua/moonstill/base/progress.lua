@@ -7,6 +7,9 @@ local screen = require 'moonstill.base.screen'
 
 local M = {}
 
+--- The clock, in seconds.
+M.clock = C.ms_clock
+
 local SPARSE = { seconds = 30, share = 0.1 } -- between lines where there is no terminal
 local REDRAW = 0.1                           -- seconds between drawings on a terminal
 
@@ -58,6 +61,29 @@ function methods:say(text)
   io.stderr:flush()
 end
 
+--- Draws a line over the one before, on a terminal alone, and no more often than the eye sees. What
+--- takes less than a second draws nothing. `describe` makes the text, given the seconds that have
+--- passed.
+--- @param describe fun(subject: any, seconds: number): string
+--- @param subject any
+function methods:draw(describe, subject)
+  if self.quiet or not self.tty then return end
+  local now = M.clock()
+  if now - math.max(self.began + 1 - REDRAW, self.last_time or 0) < REDRAW then return end
+  self.last_time = now
+  erase(self)
+  io.stderr:write(printable(describe(subject, now - self.began)):sub(1, screen.columns(2) - 1))
+  io.stderr:flush()
+  self.drawn = true
+end
+
+--- Erases what is drawn.
+function methods:clear()
+  if not self.drawn then return end
+  erase(self)
+  io.stderr:flush()
+end
+
 -- A clock over the steps of this process: the first one, which warms up, is not counted.
 local function remaining(self, step, total, now)
   if not self.first_step then
@@ -82,7 +108,7 @@ end
 --- @param describe fun(subject: any): string
 --- @param subject any
 function methods:step(step, total, describe, subject)
-  local now = C.ms_clock()
+  local now = M.clock()
   local left = remaining(self, step, total, now)
   if self.quiet then return end
   local last = step == total
@@ -112,7 +138,7 @@ local class = { __index = methods }
 --- @param options? { quiet?: boolean, word?: string } word: what is counted, by default "step"
 function M.new(ranks, options)
   return setmetatable({ quiet = options and options.quiet or not ranks.prints,
-    tty = screen.is_terminal(2),
+    tty = screen.is_terminal(2), began = M.clock(),
     word = options and options.word or 'step' }, class)
 end
 

@@ -69,6 +69,17 @@ function M.take(value)
   return list
 end
 
+--- How many bytes of text a file has, as far as that is known: of a compressed one it is not.
+--- @param path string
+--- @return integer?
+function M.bytes(path)
+  if path:find '%.gz$' or path:find '%.zst$' then return nil end
+  local file = io.open(path, 'rb')
+  local bytes = file and file:seek 'end'
+  if file then file:close() end
+  return bytes
+end
+
 --- The files of a list of sources.
 --- @param list table[]
 --- @return string[]
