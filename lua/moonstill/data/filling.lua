@@ -5,9 +5,7 @@
 --- Rows are encoded some at a time. What is wrong with one is said with its place, or counted, in
 --- the order of the rows.
 
-local arrays = require 'moonstill.data.arrays'
-local check = require 'moonstill.base.check'
-local cutting = require 'moonstill.data.cutting'
+local encoding = require 'moonstill.data.encoding'
 local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local identities = require 'moonstill.data.identities'
@@ -23,34 +21,11 @@ local sources_of = require 'moonstill.data.sources'
 
 local M = {}
 
-local BLOCK = 256 -- rows that are encoded together
+-- Rows that are encoded together, and what they are written in: more would take memory, and no less
+-- time.
+local BLOCK = { rows = 1024, bytes = 2 ^ 22 }
 
--- encoding ---------------------------------------------------------------------------------------
-
-local level_room = arrays.new 'uint8_t' -- scratch, read at once
-
--- A sample's weight multiplies those of its positions.
-local function check_products(levels, level, n, weight)
-  if weight == 1 or weight == 0 then return end
-  for t = 0, n - 2 do
-    for _, of in ipairs { levels.response, levels.all } do
-      if of[level[t]] > 0 then
-        check.weight("the sample's and its message's, multiplied", of[level[t]] * weight)
-      end
-    end
-  end
-end
-
-local function encode_one(self, entry)
-  local ids, n, weights, all, as_letters = self.chat:encode(entry.sample)
-  level_room:reserve(n)
-  local level = level_room.p
-  for t = 0, n - 2 do level[t] = self.samples:level_of(weights[t], all[t]) end
-  if as_letters then self.report:spell(as_letters) end
-  entry.ids, entry.level, entry.n = ids, level, n
-  check_products(self.samples.levels, level, n, entry.weight)
-  cutting.add(self, entry)
-end
+-- what is wrong ----------------------------------------------------------------------------------
 
 -- A bad row: an error with its place, or counted.
 local function reject(self, where, why)
@@ -76,15 +51,14 @@ local function describe(self, seconds)
     progress.duration(seconds * (1 - part) / part))
 end
 
+local function failed(self, entry, why) reject(self, entry.place, why) end
+
 -- Encodes the rows that wait.
 local function flush(self)
   self.progress:draw(describe, self)
   local list = self.pending
-  self.pending = {}
-  for _, entry in ipairs(list) do
-    local ok, why = fail.pcall(encode_one, self, entry)
-    if ok then count(self, entry) else reject(self, entry.place, why) end
-  end
+  self.pending, self.waiting = {}, 0
+  encoding.add(self, list, count, failed)
 end
 
 -- rows -------------------------------------------------------------------------------------------
@@ -149,7 +123,8 @@ end
 -- What the caller's functions leave of a row; nil where it is left out. `why`: it cannot be read.
 local function read_row(self, where, value, decode)
   self.report.rows, self.source.read = self.report.rows + 1, self.source.read + 1
-  if type(value) == 'string' then self.source.seen = self.source.seen + #value + 1 end
+  local bytes = type(value) == 'string' and #value + 1 or 0
+  self.source.seen, self.waiting = self.source.seen + bytes, self.waiting + bytes
   local ok, row = fail.pcall(decode, value, where)
   if not ok then return nil, row end
   row = changed(self, row, where)
@@ -169,7 +144,7 @@ local function visit(self, where, value, decode)
   local row, why = read_row(self, where, value, decode)
   local ok = why == nil
   if row then ok, why = fail.pcall(take, self, row, where) end
-  if not ok or #self.pending >= BLOCK then flush(self) end
+  if not ok or #self.pending >= BLOCK.rows or self.waiting >= BLOCK.bytes then flush(self) end
   if not ok then reject(self, where, why) end
   return full(self)
 end
@@ -207,7 +182,7 @@ end
 local function new(chat, options, s, digest)
   return { chat = chat, options = options, filter = options.filter, map = options.map,
     samples = s, report = reading.new(), fields = fields.new(options.ignore), pending = {},
-    lines = {}, digest = digest,
+    waiting = 0, levels = {}, lines = {}, digest = digest,
     progress = progress.new(ranks.world(), { quiet = options.quiet }) }
 end
 

@@ -15,6 +15,8 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 --- @field endless integer cut behind the beginning of what is learnt, so that its end is not learnt
 --- @field split integer cut into pieces, of which there are `pieces`
 --- @field pieces integer
+--- @field crossing integer samples with tokens that lie across the border of what is learnt
+--- @field thoughts integer answers whose thinking the template leaves out
 --- @field filtered integer rows that the caller's `filter` left out
 --- @field skipped integer with errors
 --- @field errors string[] the first ten of those, with file and line
@@ -31,7 +33,7 @@ local class = strict.class('report', methods)
 --- @return ms_reading
 function M.new()
   return setmetatable({ rows = 0, dropped = 0, truncated = 0, endless = 0, split = 0, pieces = 0,
-    filtered = 0, skipped = 0, unweighted = 0, open = 0,
+    crossing = 0, thoughts = 0, filtered = 0, skipped = 0, unweighted = 0, open = 0,
     spelled = { count = 0 }, errors = {}, reasons = {}, of_reason = {}, fields = {} }, class)
 end
 
@@ -151,6 +153,14 @@ function methods:lines(options)
     lines[#lines + 1] = ('%s with special tokens spelled in text, such as "%s": those are read as '
       .. 'letters (spelled = tokens reads them as tokens)'):format(
       M.counted(self.spelled.count, 'row'), self.spelled.first)
+  end
+  if self.crossing > 0 then
+    lines[#lines + 1] = ('%s with tokens that begin before what is learnt, or end behind it: they '
+      .. 'are learnt'):format(M.counted(self.crossing, 'sample'))
+  end
+  if self.thoughts > 0 then
+    lines[#lines + 1] = ('%s whose thinking the template does not write, so that it is not learnt; '
+      .. 'turns = each makes a sample of each answer'):format(M.counted(self.thoughts, 'answer'))
   end
   if self.open > 0 then
     lines[#lines + 1] = ('%s with "ended": false, of which no end is learnt'):format(
