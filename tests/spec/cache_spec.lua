@@ -2,6 +2,7 @@ local ms = require 'moonstill'
 local C = require 'moonstill.C'
 local ffi = require 'ffi'
 local json = require 'moonstill.base.json'
+local kept = require 'moonstill.data.kept'
 local samples = require 'moonstill.data.samples'
 local tools = require 'tests.support.tools'
 local small = require 'tests.support.tokenizers'
@@ -208,12 +209,13 @@ describe('a cache that is damaged', function()
       local cache = new_cache()
       local at = open(path, { cache = cache }).samples.path
       change(at)
-      local errors, out = said(cache)
-      assert.truthy(errors:find('note: dataset: made anew: .*' .. note), errors)
-      assert.truthy(out:find(print_of_all, 1, true))
-      assert.truthy(out:find(at, 1, true))
-      errors = said(cache)
-      assert.is_nil(errors:find 'made anew', errors)
+      local found, why = kept.find(at, { {} })
+      assert.is_nil(found)
+      assert.matches(note, why)
+      local data = open(path, { cache = cache })
+      assert.equal(at, data.samples.path)
+      assert.equal(print_of_all, data:fingerprint())
+      assert.truthy(kept.find(at, { {} }))
     end)
   end
   local function edit(name, f)
@@ -234,18 +236,25 @@ describe('a cache that is damaged', function()
   damaged('another first line', edit('about', function(text) return 'x' .. text end), 'is no cache')
   damaged('an empty file', edit('0', function() return '' end), 'another size')
 
+  it('is said', function()
+    local cache = new_cache()
+    tools.write(open(path, { cache = cache }).samples.path .. '/0', 'short')
+    assert.matches('\nnote: dataset: made anew: [^\n]*: its file of tokens has another size\n', '\n' .. said(cache))
+    assert.is_nil(said(cache):find 'made anew')
+  end)
+
   it('or is none is set aside', function()
     local cache = new_cache()
     local at = open(path, { cache = cache }).samples.path
     tools.write(at .. '/notes.txt', 'mine')
     os.remove(at .. '/3')
-    said(cache)
+    open(path, { cache = cache })
     assert.equal('mine', tools.read(at .. '.old/notes.txt'))
     os.execute(('rm -rf %s %s.old'):format(at, at))
     tools.write(at, 'a file of mine')
-    said(cache)
+    open(path, { cache = cache })
     assert.equal('a file of mine', tools.read(at .. '.old'))
-    assert.matches('tokenised before', (said(cache)))
+    assert.truthy(kept.find(at, { {} }))
   end)
 end)
 

@@ -58,7 +58,7 @@ local function flush(self)
   self.progress:draw(describe, self)
   local list = self.pending
   self.pending, self.waiting = {}, 0
-  encoding.add(self, list, count, failed)
+  if #list > 0 then encoding.add(self, list, count, failed) end
 end
 
 -- rows -------------------------------------------------------------------------------------------
