@@ -99,7 +99,9 @@ local function encode_apart(self, list, texts)
     for _, p in ipairs(entry.prepared or {}) do
       if p.place then
         local ok, block = fail.pcall(tokenizer.block, self.chat.tokenizer, { texts[p.place] })
-        if not ok then entry.why = tostring(block):gsub('^block: ', ''):gsub('text 1 of 1: ', '') end
+        if not ok then
+          entry.why = tostring(block):gsub('^block: ', ''):gsub('text 1 of 1: ', '')
+        end
         p.block, p.place = block, 1
       end
     end
