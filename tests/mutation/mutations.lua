@@ -660,6 +660,8 @@ return {
     new = '{ to = shares[i], weight = talk.weights[1], i = i }' },
   { name = 'what the prompt has is learnt', file = 'lua/moonstill/text/masks.lua', specs = { 'masks' },
     old = 'at = at + known[1]', new = 'at = at + 0 * known[1]' },
+  { name = 'the head of what follows the last turn is learnt', file = 'lua/moonstill/text/masks.lua',
+    specs = { 'masks' }, old = 'if at > 1 and begins then', new = 'if false then' },
   { name = 'thinking that the prompt opens is learnt', file = 'lua/moonstill/text/masks.lua',
     specs = { 'masks' }, old = '== known[2] and at + #known[2] or at', new = '== known[2] and at or at' },
   { name = 'the answers of tools are learnt', file = 'lua/moonstill/text/masks.lua', specs = { 'masks' },

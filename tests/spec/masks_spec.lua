@@ -77,6 +77,11 @@ describe('masks: the answer and the token that ends its turn, in every turn', fu
       user ' q\n', assistant '\n x ', user 'r', assistant 'y\194\160' } }))
   end)
 
+  it('where something follows the last turn', function()
+    assert.equal('<t><u>q</s><t><a>«x</s>»<t><u>r</s><t><a>«y</s>»<t><e>be brief</s>',
+      learnt(chat_of(templates.followed), { messages = TWO }))
+  end)
+
   it('where nothing ends a turn but the end of the text', function()
     assert.equal('<u>q<a>«x»<u>r<a>«y</s>»', learnt(chat_of(templates.endless), { messages = TWO }))
   end)

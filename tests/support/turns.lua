@@ -74,6 +74,11 @@ M.endless = [[
 {%- for m in messages %}{{- '<' + m.role[0] + '>' + m.content }}{% endfor %}
 {%- if add_generation_prompt %}{{- '<a>' }}{% else %}{{- '</s>' }}{% endif %}]]
 
+--- Something follows the last turn, which begins as a turn does.
+M.followed = [[
+{%- for m in messages %}{{- '<t><' + m.role[0] + '>' + m.content + '</s>' }}{% endfor %}
+{%- if add_generation_prompt %}{{- '<t><a>' }}{% else %}{{- '<t><e>be brief</s>' }}{% endif %}]]
+
 --- Calls of tools behind the content, and tools before it all.
 M.calling = [[
 {%- for tool in tools or [] %}{{- tool | tojson + '\n' }}{% endfor %}

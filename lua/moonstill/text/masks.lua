@@ -47,6 +47,18 @@ end
 
 local function without_space(text) return text:match '^(.-)%s*$' end
 
+-- What two texts behind an answer begin with alike, without the head of a turn that follows in
+-- both: a tag that stands in the prompt, but for the end of the turn before.
+local function ending_of(a, b, probe)
+  local text = without_space(a:sub(1, common(a, b)))
+  for at in text:gmatch '()[<%[]' do
+    local rest = text:sub(at)
+    local begins = probe.prompt:sub(1, #rest) == rest or probe.head:find(rest, 2, true)
+    if at > 1 and begins then return without_space(text:sub(1, at - 1)) end
+  end
+  return text
+end
+
 -- spans ------------------------------------------------------------------------------------------
 
 -- The spans of a rendering that stand in the body of a turn, or are of no message (0), as columns.
@@ -87,28 +99,32 @@ end
 -- by difference ----------------------------------------------------------------------------------
 
 --- What a template writes around answers, from conversations made up for it: `ending`, with which
---- each of them ends ('' where there is nothing such), `closing`, with which the last one does, and
---- `prompt`, what it adds for an answer to come.
+--- each of them ends ('' where there is nothing such), `closing`, with which the last one does,
+--- `prompt`, what it adds for an answer to come, and `head`, what then stands behind a question.
 --- @param render fun(messages: table[], prompt: boolean): table
---- @return { ending: string, closing: string, prompt: string }
+--- @return { ending: string, closing: string, prompt: string, head: string }
 function M.probe(render)
   local function said(role, content) return { role = role, content = content } end
   local messages = { said('user', 'a'), said('assistant', 'b'), said('user', 'c'),
     said('assistant', 'd') }
-  local found = { ending = '', closing = '', prompt = '' }
+  local found = { ending = '', closing = '', prompt = '', head = '' }
   local ok, r = fail.attempt(render, messages, false)
   if not ok then return found end
   local b = bodies(r)
   local runs = runs_of(r, b, '')
+  local asked, with, without = { messages[1] }, nil, nil
+  ok, with = fail.attempt(render, asked, true)
+  if ok then ok, without = fail.attempt(render, asked, false) end
+  if ok then
+    local last = bodies(with)
+    found.prompt = with.text:sub(common(with.text, without.text) + 1)
+    found.head = with.text:sub((last.to[last.count] or 0) + 1)
+  end
   if runs[2] and runs[4] and b.count > runs[2].last then
     local inside = r.text:sub(b.to[runs[2].last] + 1, b.from[runs[2].last + 1])
     found.closing = without_space(r.text:sub(b.to[runs[4].last] + 1))
-    found.ending = without_space(inside:sub(1, common(inside, found.closing)))
+    found.ending = ending_of(inside, found.closing, found)
   end
-  local asked, before = { messages[1] }, nil
-  ok, r = fail.attempt(render, asked, true)
-  if ok then ok, before = fail.attempt(render, asked, false) end
-  if ok then found.prompt = r.text:sub(common(r.text, before.text) + 1) end
   return found
 end
 
@@ -182,14 +198,17 @@ end
 -- Where the end of message i's turn begins and ends in the text `gap` behind its last string, where
 -- it is not the usual one.
 local function find_tail(c, r, i, gap, is_last)
-  if is_last then return { 0, #without_space(gap) } end
+  if is_last then
+    local rest = without_space(gap)
+    if rest == c.probe.closing then return { 0, #rest } end
+    return { 0, #(rest:match '^%s*<[^<>]*>' or rest:match '^%s*%[[^%[%]]*%]' or '') }
+  end
   local ok, t = fail.attempt(c.render, i, false)
   if not ok then return { 0, 0 } end
   local b = bodies(t)
   local run = runs_of(t, b, c.probe.ending)[i]
   if not run then return { 0, 0 } end
-  local n = common(t.text:sub(b.to[run.last] + 1), gap)
-  return { 0, #without_space(gap:sub(1, n)) }
+  return { 0, #ending_of(gap, t.text:sub(b.to[run.last] + 1), c.probe) }
 end
 
 -- Where the end of message i's turn begins and ends.

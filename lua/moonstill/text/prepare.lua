@@ -200,13 +200,15 @@ end
 --- @return { probe: table, memo: table }
 function M.known(chat, talk)
   local own = talk.o.own_args
-  local key = own and json.encode(own) or ''
+  local key = (own and json.encode(own) or '') .. (talk.o.tools and ' tools' or '')
   local all = talk.entry.known or {}
   talk.entry.known = all
   all[chat.options_key] = all[chat.options_key] or {}
   local known = all[chat.options_key]
   if not known[key] then
-    local bare = { entry = talk.entry, o = { args = talk.o.args, own_args = own } }
+    -- tools shape nothing behind an answer, but some templates cannot do without
+    local bare = { entry = talk.entry, o = { args = talk.o.args, own_args = own,
+      tools = talk.o.tools } }
     known[key] = { memo = {}, probe = masks.probe(function(messages, prompt)
       return M.render(chat, bare, messages, prompt)
     end) }
