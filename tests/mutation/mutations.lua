@@ -692,7 +692,7 @@ return {
     specs = samples, old = 'if weight == 1 or weight == 0 then return end',
     new = 'if true then return end' },
   { name = 'what changes the learning is counted', file = 'lua/moonstill/data/fields.lua', specs = samples,
-    old = 'if changes(place, name, value) then', new = 'if false then' },
+    old = 'if changes(place, name, t) then', new = 'if false then' },
   { name = 'the columns of a text are those of a pair', file = 'lua/moonstill/data/fields.lua',
     specs = samples, old = "{ at = { 'pair' }, 'instruction', 'input',",
     new = "{ at = { 'pair', 'text' }, 'instruction', 'input'," },

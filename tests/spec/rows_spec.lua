@@ -262,6 +262,11 @@ describe('rows: what only a chat reads', function()
     assert.same({ tools = true, name = true, tool_calls = true, train = true }, asked)
     assert.equal('n', sample.messages[1].name)
     refuses('depends on "name" of message 1, which', row, { reads = function(name) return name ~= 'name' end })
+    -- the name of a tool that gave a result is in its call
+    local named = { messages = { say('tool', 'x', { name = 'f' }) } }
+    assert.equal('f', take(named, { reads = function(name) return name ~= 'name' end }).messages[1].name)
+    refuses('depends on "name" of message 1', { messages = { say('user', 'x', { name = 'f' }) } },
+      { reads = function(name) return name ~= 'name' end })
     -- images are no chat's to read
     refuses('depends on "images"', { messages = { Q }, images = { 'x' } })
   end)

@@ -81,9 +81,15 @@ function M.is_absent(value)
 end
 local is_absent = M.is_absent
 
-local function changes(place, name, value)
+-- The name of the function that gave a result says nothing new: its call names it.
+local function is_named_result(name, t)
+  return name == 'name' and (t.role == 'tool' or t.role == 'function') and t.content ~= nil
+end
+
+local function changes(place, name, t)
   local group = known[place][name]
-  return group and (not group.type or type(value) == group.type)
+  if place == 'message' and is_named_result(name, t) then return false end
+  return group and (not group.type or type(t[name]) == group.type)
 end
 
 --- The fields of a message that change what is learnt and that nothing reads, sorted.
@@ -92,7 +98,7 @@ end
 function M.unread(message)
   local list = {}
   for name, value in sorted.pairs(message) do
-    if changes('message', name, value) and not is_absent(value) then list[#list + 1] = name end
+    if changes('message', name, message) and not is_absent(value) then list[#list + 1] = name end
   end
   return list
 end
@@ -148,7 +154,7 @@ local function look(self, place, t, used, reads)
       t[name] = nil
       if not is_absent(value) then count(self, WHAT[place], name, true) end
     elseif not used[name] and not is_absent(value) and not is_read(reads, place, name) then
-      if changes(place, name, value) then
+      if changes(place, name, t) then
         found = found or {}
         found[#found + 1] = name
       else
