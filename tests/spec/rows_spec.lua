@@ -54,7 +54,10 @@ describe('rows: texts', function()
       { query = 'q', response = 'x', history = '[["a", "b"]]', system = '' })
     refuses('column "history": entry 2 is no pair of texts', '{"query":"q","response":"r","history":[["a","b"],["c"]]}')
     refuses('column "history" is a string, not a list', '{"query":"q","response":"r","history":"x"}')
-    refuses('column "history": line 1, column', '{"query":"q","response":"r","history":"[[\\"a\\"]"}')
+    refuses('column "history" is a string, not a list', '{"query":"q","response":"r","history":"[[\\"a\\"]"}')
+    -- what is no list of the form's may begin as one does
+    is({ text = '[a' }, 'text in "text"', { text = '[a', history = '[x', documents = '[1] a' })
+    refuses('column "messages" is a string, not a list', { messages = '[{"role": "user"' })
     refuses('column "system" is a number, not text', '{"query":"q","response":"r","system":5}')
     refuses('"chat_template_kwargs" is a list, not an object',
       '{"query":"q","response":"r","chat_template_kwargs":[1]}')

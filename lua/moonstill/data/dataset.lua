@@ -363,7 +363,8 @@ M.options = schema.new('dataset', {
   over_long = schema.one_of(cutting.ways, nil, 'what happens to longer ones'),
   on_error = schema.one_of({ 'error', 'skip' }, nil, 'what happens at a bad row'),
   prompt_key = optional('string', 'column of the prompts'),
-  answer_key = optional('string', 'column of the answers'),
+  answer_key = optional('string', 'column of the answers; alone, as in answer_key=chosen, of those '
+    .. 'to known prompts'),
   text_key = optional('string', 'column of plain texts'),
   messages_key = optional('string', 'column of conversations'),
   weight_key = optional('string', 'column of the samples\' weights'),

@@ -2,10 +2,10 @@
 
 local check = require 'moonstill.base.check'
 local conversations = require 'moonstill.data.conversations'
+local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local forms = require 'moonstill.data.forms'
 local json = require 'moonstill.base.json'
-local sorted = require 'moonstill.base.sorted'
 local tokenised = require 'moonstill.data.tokenised'
 
 local M = {}
@@ -33,24 +33,29 @@ local function text_in(row, key)
   refuse(key, value)
 end
 
--- Lists and objects that a row has as JSON texts, as rows of tables must.
-local LISTS = { history = true, documents = true, chat_template_kwargs = true }
-for _, name in ipairs { 'prompt_ids', 'answer_ids', unpack(tokenised.columns) } do
-  LISTS[name] = true
-end
-for _, name in ipairs(M.conversations) do LISTS[name] = true end
+-- What a form reads as lists and objects.
+local BESIDE = { 'history', 'documents', 'chat_template_kwargs' }
+local LISTS = { ids = { 'prompt_ids', 'answer_ids' }, tokens = tokenised.columns, messages = BESIDE,
+  pair = BESIDE, text = {} }
+local is_turns_column = {}
+for _, name in ipairs(M.conversations) do is_turns_column[name] = true end
 
---- Parses what a form reads as lists and objects, where a row has texts in their place.
+-- The value of a JSON text; a text that is none is left to whoever reads it.
+local function parse(row, name)
+  local text = row[name]
+  if type(text) ~= 'string' or not text:find '^%s*[%[{]' then return end
+  local ok, value = fail.pcall(conversations.parse, text, ('column "%s"'):format(name))
+  if ok then row[name] = value end
+end
+
+--- Parses what a form reads as lists and objects where a row has texts in their place, as those of
+--- tables do.
 --- @param row table
 --- @param form table
 function M.parse(row, form)
-  for name, value in sorted.pairs(row) do
-    local listed = LISTS[name] or name == form.messages
-    if listed and type(value) == 'string' and value:find '^%s*[%[{]'
-      and name ~= form.text and name ~= form.answer then
-      row[name] = conversations.parse(value, ('column "%s"'):format(name))
-    end
-  end
+  for _, name in ipairs(LISTS[form.kind]) do parse(row, name) end
+  if form.messages then parse(row, form.messages) end
+  if is_turns_column[form.prompt] then parse(row, form.prompt) end
 end
 
 --- The lists of messages that a row of a form holds, for `fields`.
@@ -164,8 +169,9 @@ local function add_beside(sample, row)
 end
 
 local function conversation_in(row, form)
-  if row[form.messages] == nil then error(('column "%s" is missing'):format(form.messages), 0) end
-  local messages = conversations.messages(row[form.messages])
+  local given = row[form.messages]
+  if given == nil or type(given) == 'string' then refuse(form.messages, given, 'a list') end
+  local messages = conversations.messages(given)
   local system, name = system_in(row)
   if system and json.is_array(messages) then conversations.put_system(messages, system, name) end
   return add_beside({ messages = messages }, row)
