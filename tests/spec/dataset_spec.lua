@@ -217,8 +217,8 @@ describe('dataset: columns and fields that nothing reads', function()
     'chat_template_kwargs', 'enable_thinking', 'reasoning', 'reasoning_content', 'thinking', 'train_on_inputs', 'mask',
     'loss_mask', 'completion_mask', 'assistant_masks', 'input_ids', 'labels', 'attention_mask', 'weights' }
   local IN_MESSAGES = { 'tool_calls', 'function_call', 'tool_call_id', 'name', 'refusal', 'reasoning',
-    'reasoning_content', 'thinking', 'thoughts', 'train', 'training', 'train_detail', 'loss', 'loss_weight',
-    'loss_scale', 'mask', 'tools', 'images', 'audio', 'recipient', 'channel' }
+    'reasoning_content', 'thinking', 'thoughts', 'train_detail',
+    'mask', 'tools', 'images', 'audio', 'recipient', 'channel' }
   local VALUES = { 'text', 0, true, json.array { 1 }, { a = 1 } }
 
   it('are an error where they change what is learnt, with file, line and the way on', function()
@@ -410,6 +410,43 @@ describe('dataset: long reading', function()
     local status, _, errors = tools.run(command)
     assert.equal(0, status)
     assert.matches('^dataset: [^\n]*\ndataset of 2560 samples, 7680 tokens\n$', errors)
+  end)
+end)
+
+describe('dataset: rows in the forms of the field', function()
+  local function ends(role, text) return ('<|im_start|>%s\n%s<|im_end|>\n'):format(role, text) end
+  local Q = ends('user', 'q')
+  local A = '<|im_start|>assistant\n[a][<|im_end|>]\n'
+
+  it('are written as the turns that they are', function()
+    local function is(want, row, options)
+      assert.same({ want }, masks(open(write('field.jsonl', { row }), chat, options)))
+    end
+    is(ends('system', 's') .. Q .. A,
+      '{"system":"s","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}')
+    is(Q .. ends('assistant', 'b') .. Q .. A, '{"conversations":[{"from":"human","value":"q"},{"from":"gpt",'
+      .. '"value":"b","loss":false},{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}')
+    is(Q .. ends('assistant', 'b') .. Q .. A, '{"prompt":[{"role":"user","content":"q"},{"role":"assistant",'
+      .. '"content":"b"},{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"}]}')
+    is(ends('system', 's') .. Q .. '<|im_start|>assistant\n[b][<|im_end|>]\n' .. Q .. A,
+      '{"instruction":"q","output":"a","system":"s","history":[["q","b"]]}')
+    is(Q .. A, '{"prompt":"q","chosen":"a","rejected":"b"}', { answer_key = 'chosen' })
+    is('a[b][c]', '{"input_ids":[97,98,99,0],"labels":[-100,98,99,0],"attention_mask":[1,1,1,0]}')
+    is('ab[c]', '{"input_ids":[97,98,99],"completion_mask":[0,0,1]}')
+  end)
+
+  it('have tools where the template writes them', function()
+    local path = write('tools.jsonl', { '{"tools":"[{\\"name\\":\\"f\\"}]","conversations":[{"from":"human",'
+      .. '"value":"q"},'
+      .. '{"from":"function_call","value":"{\\"name\\":\\"f\\",\\"arguments\\":{\\"z\\":1,\\"a\\":2}}"},'
+      .. '{"from":"observation","value":"o"},{"from":"gpt","value":"a"}]}' })
+    refused('depends on "tools", which nothing reads: data.ignore=%[tools%] goes on', open, path, chat)
+    local template = '{% if tools %}T{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n'
+      .. '{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}{% else %}{{ m.content }}{% endif %}'
+      .. '<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
+    local called = ('{"z": 1, "a": 2}'):gsub('.', '[%0]')
+    assert.same({ 'T[{"type": "function", "function": {"name": "f"}}]\n' .. Q .. '<|im_start|>assistant\n' .. called
+      .. '[<|im_end|>]\n' .. ends('tool', 'o') .. A }, masks(open(path, chat, { template = template })))
   end)
 end)
 

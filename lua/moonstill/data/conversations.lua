@@ -85,11 +85,18 @@ end
 
 -- calls of tools ---------------------------------------------------------------------------------
 
+-- A function in OpenAI's form, whose keys templates may write in their order.
+local function wrapped(value)
+  local tool = json.decode('{"type":"function","function":null}', 'tool', ORDERED)
+  tool['function'] = value
+  return tool
+end
+
 local function call_of(value, where)
   if not json.is_object(value) or type(value.name) ~= 'string' then
     error(where .. ': a call of a function has no "name"', 0)
   end
-  return { type = 'function', ['function'] = value }
+  return wrapped(value)
 end
 
 -- What LLaMA-Factory writes in a turn of function_call: one call, or a list.
@@ -115,7 +122,7 @@ function M.tools(tools, what)
       tool = M.parse(tool, ('column "%s", tool %d'):format(what, i))
     end
     local bare = json.is_object(tool) and tool.name and not tool['function'] and not tool.type
-    list[i] = bare and { type = 'function', ['function'] = tool } or tool
+    list[i] = bare and wrapped(tool) or tool
   end
   return list
 end

@@ -80,7 +80,7 @@ local function take(self, row, where)
   local form = self.form
   self.used = self.used or rows.used(form, key)
   rows.parse(row, form)
-  self.fields:look(row, form.kind, self.used, rows.lists(row, form))
+  self.fields:look(row, form.kind, self.used, rows.lists(row, form), self.reads)
   if not self.said then
     local turns = form.kind == 'messages' or form.kind == 'pair'
     say(self, ('dataset: %s: %s%s'):format(where, rows.describe(form, key),
@@ -180,9 +180,10 @@ local function read_all(self, sources, visitor)
 end
 
 local function new(chat, options, s, digest)
-  return { chat = chat, options = options, filter = options.filter, map = options.map,
-    samples = s, report = reading.new(), fields = fields.new(options.ignore), pending = {},
-    waiting = 0, levels = {}, lines = {}, digest = digest,
+  local function reads(name) return chat:takes(name) end
+  return { chat = chat, reads = reads, options = options, filter = options.filter,
+    map = options.map, samples = s, report = reading.new(), fields = fields.new(options.ignore),
+    pending = {}, waiting = 0, levels = {}, lines = {}, digest = digest,
     progress = progress.new(ranks.world(), { quiet = options.quiet }) }
 end
 

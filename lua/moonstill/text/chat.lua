@@ -240,6 +240,31 @@ end
 
 -- models -----------------------------------------------------------------------------------------
 
+-- What samples have, by what a template must name for it to be written; true: any template does.
+local THOUGHTS = { 'reasoning_content', 'thinking', 'reasoning' }
+local WRITTEN = { system = true, system_prompt = true, history = true, train = true,
+  tools = { 'tools' }, functions = { 'tools' }, documents = { 'documents' },
+  enable_thinking = { 'enable_thinking' }, tool_calls = { 'tool_calls' },
+  function_call = { 'tool_calls', 'function_call' }, tool_call_id = { 'tool_calls' } }
+for _, name in ipairs(THOUGHTS) do WRITTEN[name] = THOUGHTS end
+
+--- Whether what a row or a message has under a name has a part in how turns are written: for
+--- `data/fields.lua`, which refuses what nothing reads.
+--- @param name string
+--- @return boolean
+function methods:takes(name)
+  if not self.set then return false end
+  if name == 'chat_template_kwargs' then return self.template_name ~= 'chatml' end
+  if WRITTEN[name] == true then return true end
+  if WRITTEN[name] == THOUGHTS and self.options.thinking == 'drop' then return true end
+  for _, needed in ipairs(WRITTEN[name] or { name }) do
+    if self.set:choose(nil):mentions(needed) or self.set:choose { {} }:mentions(needed) then
+      return true
+    end
+  end
+  return false
+end
+
 --- How many ids the tokenizer and these models share: the V of a divergence between them. Rows that
 --- a model has behind the tokenizer's last id have no meaning.
 --- @param ... ms_model|integer models, or numbers of ids (0: any), such as a recipe's `kd.vocab`
