@@ -327,6 +327,22 @@ describe('rows of answers', function()
     model:free()
   end)
 
+  it('of a chat come piece by piece too, with the message to go on with', function()
+    local model, chat = chatml()
+    local messages, shown = { { role = 'user', content = 'Hi' } }, {}
+    for _, prompt in ipairs { messages, chat:prompt(messages) } do
+      local text, message, told = chat:reply(model, prompt, {}, function(piece) shown[#shown + 1] = piece end)
+      assert.same({ 'bc', { role = 'assistant', content = 'bc' } }, { text, message })
+      assert.same({ ended = true, halted = false, count = 3, prompt = 21 }, told)
+    end
+    assert.same({ 'b', 'c', 'b', 'c' }, shown)
+    local text, _, told = chat:reply(model, 'Hi', { max_new = 1 })
+    assert.same({ 'b', false }, { text, told.ended })
+    text, _, told = chat:reply(model, 'Hi', {}, nil, function() return true end)
+    assert.same({ '', true }, { text, told.halted })
+    model:free()
+  end)
+
   it('of the project\'s own toy tokenizer train what was generated', function()
     local values = ms.smoke.sft(tools.folder() .. '/smoke')
     local chat, model = ms.chat.open(values.student), ms.model.open(values.student)

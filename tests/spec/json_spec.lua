@@ -49,6 +49,18 @@ end)
 describe('json.decode, ordered', function()
   local function ordered(text) return json.decode(text, 'text', { ordered = true }) end
 
+  it('is written in its own order where that is asked for', function()
+    local t = json.decode('{"z": {"d": 1, "c": []}, "role": 1, "a": 2}', 't', { ordered = true })
+    t.k = { y = 1, x = 2 }
+    local numbers = '{"z":1.0,"a":[2.0,3,-0.0,1e+300],"n":9007199254740993,"m":-9223372036854775808}'
+    local decoded = json.decode(numbers, 't', { ordered = true })
+    assert.equal(numbers, json.encode(decoded, { ordered = true }))
+    decoded.z = 2
+    assert.matches('"z":2,', json.encode(decoded, { ordered = true }))
+    assert.equal('{"role":1,"a":2,"k":{"x":2,"y":1},"z":{"c":[],"d":1}}', json.encode(t, { order = { 'role' } }))
+    assert.equal('{"z":{"d":1,"c":[]},"role":1,"a":2,"k":{"x":2,"y":1}}',
+      json.encode(t, { order = { 'role' }, ordered = true }))
+  end)
   it('keeps the order of keys, also after changes', function()
     local t = ordered '{"z":1,"a":{"c":1,"b":[]},"m":null}'
     assert.same({ 'z', 'a', 'm' }, json.keys(t))

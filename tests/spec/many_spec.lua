@@ -54,7 +54,7 @@ describe('moonstill generate', function()
 {"id": "one", "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "old"}]}
 {"id": 7, "prompt": "Hi"}
 {"prompt": [{"role": "system", "content": "own"}, {"role": "user", "content": "Hi"}]}
-{"text": "Hi"}
+{"text": "Hi", "id": 9007199254740993}
 {"question": "Hi", "answer": "old"}
 ]])
     assert.equal(0, (generate(says_abc, path, '-o ' .. out .. ' --text')))
@@ -64,15 +64,83 @@ describe('moonstill generate', function()
       return list
     end
     local hi = { prompt = 'Hi', answer = 'abc', ended = true }
+    local large = { id = '9007199254740993', prompt = 'Hi', answer = 'abc', ended = true }
     local system = messages({ 'system', 'own' }, { 'user', 'Hi' }, { 'assistant', 'abc' })
     assert.same({ { id = 'one', messages = messages({ 'user', 'Hi' }, { 'assistant', 'abc' }), ended = true },
-      { id = 7, prompt = 'Hi', answer = 'abc', ended = true }, { messages = system, ended = true }, hi, hi },
+      { id = 7, prompt = 'Hi', answer = 'abc', ended = true }, { messages = system, ended = true }, large, hi },
       rows_of(out))
     os.remove(out)
     assert.equal(0, (generate(says_abc, path, '-o ' .. out .. ' --text --system S')))
     local rows = rows_of(out)
     assert.same({ role = 'system', content = 'S' }, rows[2].messages[1])
     assert.same(system, rows[3].messages)
+  end)
+  it('answers rows of other forms: what is before the answer, with its system message and its turns', function()
+    local path = prompts('p.jsonl', [[
+{"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "old"}]}
+{"instruction": "Hi", "input": "there", "output": "old"}
+{"instruction": "Hi", "input": "there"}
+{"prompt": "Hi", "system": "S", "history": [ ["one", "two"] ]}
+{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": "old"}]}
+{"prompt_ids": [300, 97, 10], "answer_ids": [1]}
+]])
+    local chat = ms.chat.open(says_abc)
+    local function turns(...)
+      local list = { ... }
+      for i = 1, #list do list[i] = { role = list[i][1], content = list[i][2] } end
+      return chat:prompt(list)
+    end
+    assert.equal(0, (generate(says_abc, path, '-o ' .. out)))
+    local want = { turns({ 'system', 'S' }, { 'user', 'Hi' }), turns { 'user', 'Hi\n\nthere' },
+      turns { 'user', 'Hi\n\nthere' },
+      turns({ 'system', 'S' }, { 'user', 'one' }, { 'assistant', 'two' }, { 'user', 'Hi' }), turns { 'user', 'Hi' },
+      { 300, 97, 10 } }
+    for i, row in ipairs(rows_of(out)) do assert.same(want[i], row.prompt_ids, i) end
+    os.remove(out)
+    local status, _, err = generate(says_abc, path, '-o ' .. out .. ' --text')
+    assert.equal(1, status)
+    tools.says("prompt 6 is a list of ids, which form = 'text' cannot write", err)
+  end)
+  -- Writes tools before the turns, and takes no system message.
+  local TURNS = '{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}'
+    .. '{% if m.role == "system" %}{{ raise_exception("no system messages") }}{% endif %}'
+    .. '<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}'
+    .. '{% if add_generation_prompt %}<|im_start|>assistant\n{{ mood }}{% endif %}'
+  local function with_template()
+    return talkers.turns({ [10] = 97, [97] = 98, [98] = 99, [99] = END }, nil,
+      { ['tokenizer_config.json'] = { chat_template = TURNS } })
+  end
+
+  it('gives the template the tools of rows, and its variables; rows of texts keep them', function()
+    local model = with_template()
+    local tool = '{"type": "function", "function": {"name": "f", "description": "d", "b": 1.0, "a": []}}'
+    local messages = '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "abc"}, '
+      .. '{"role": "user", "content": "go on"}]'
+    local path = prompts('p.jsonl', ('{"messages": %s, "tools": [%s]}\n'):format(messages, tool))
+    assert.equal(0, (generate(model, path, '-o ' .. out)))
+    local tok = ms.tokenizer.open(model)
+    local rendered = tok:decode(rows_of(out)[1].prompt_ids)
+    assert.equal('[' .. tool .. ']', rendered:match '^(.-)<|im_start|>')
+    local chat = ms.chat.open(model)
+    local function encoded()
+      return chat:encode(select(2, json.lines(out, { ordered = true })()))
+    end
+    local ids, n, weights = encoded()
+    os.remove(out)
+    assert.equal(0, (generate(model, path, '-o ' .. out .. ' --text')))
+    local text_ids, text_n, text_weights = encoded()
+    for t = 0, n - 1 do assert.equal(ids[t], text_ids[t]) end
+    for t = 0, n - 2 do assert.equal(weights[t], text_weights[t]) end -- what was said before is not learnt
+    assert.equal(n + 1, text_n) -- the newline behind a turn
+    os.remove(out)
+    assert.equal(0, (generate(model, path, '-o ' .. out .. " --template-args '{mood: happy}'")))
+    assert.matches('assistant\nhappy$', tok:decode(rows_of(out)[1].prompt_ids))
+  end)
+  it('names the row that a template refuses', function()
+    local path = prompts('p.jsonl', '{"prompt": "a"}\n{"prompt": "a", "system": "b"}\n')
+    local status, _, err = generate(with_template(), path, '-o ' .. out)
+    assert.equal(1, status)
+    tools.says({ 'p.jsonl:2: ', 'no system messages' }, err)
   end)
   it('reads compressed files', function()
     for _, way in ipairs(archives.ways) do
@@ -122,7 +190,7 @@ describe('moonstill generate', function()
       tools.says(words, err)
       assert.is_false(tools.exists(out) or tools.exists(part))
     end
-    fails(prompts('p.jsonl', '{"prompt": "a"}\n\n{"prompt": 1}\n'), 'p.jsonl:3: the prompt is neither')
+    fails(prompts('p.jsonl', '{"prompt": "a"}\n\n{"prompt": 1}\n'), 'p.jsonl:3: column "prompt" is a number, not text')
     fails(prompts('p.jsonl', '{"prompt": "a"}\n{"prompt": ""}\n'), 'p.jsonl:2: the prompt is empty')
     fails(prompts('p.jsonl', '{"prompt": "a"}\n{"prompt"'), 'p.jsonl:2')
     fails(prompts('p.jsonl', '{"promt": "a"}\n'), 'p.jsonl:1: no known columns among promt')

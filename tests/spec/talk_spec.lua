@@ -1,5 +1,6 @@
 -- `moonstill chat`, through pipes and at a terminal.
 local ms = require 'moonstill'
+local thoughts = require 'moonstill.prompt.thoughts'
 local json = require 'moonstill.base.json'
 local talkers = require 'tests.support.talkers'
 local terminal = require 'tests.support.terminal'
@@ -14,6 +15,15 @@ end
 local folder = tools.folder()
 local ABC, END = { [10] = 97, [97] = 98, [98] = 99, [99] = 301 }, 301 -- answers "abc"
 local says_abc = talkers.turns(ABC)
+
+-- Thinks "a" and says "b": each letter has one that follows.
+local THINKS, text = { [10] = 97, [97] = ('<'):byte(), [('>'):byte()] = 98, [98] = END }, '</think>'
+for i = 1, #text - 1 do THINKS[text:byte(i)] = text:byte(i + 1) end
+local TURNS = '{% for m in messages %}<|im_start|>{{ m.role }}\n'
+  .. '{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>\n{% endfor %}'
+  .. '{% if add_generation_prompt %}<|im_start|>assistant\n{{ opening }}{% endif %}'
+local thinker = talkers.turns(THINKS, nil, { ['tokenizer_config.json'] = { chat_template = TURNS } })
+local opening = ' --template-args \'{opening: "<think>\\n"}\''
 
 -- What the command makes of lines: status, stdout, stderr.
 local function talk(lines, model, options)
@@ -134,6 +144,24 @@ describe('moonstill chat through pipes', function()
     talk({ 'a', '/save ' .. path }, base)
     assert.same({ prompt = 'a', answer = 'b', ended = true }, select(2, json.lines(path)()))
   end)
+  it('shows what is thought, also where the template has begun it, and keeps it apart from the answer', function()
+    assert.same({ 0, 'a</think>b\n', '' }, { talk({ 'Hi' }, thinker) })
+    local path = folder .. '/thought.jsonl'
+    os.remove(path)
+    local status, out = talk({ 'Hi', 'Hi', '/save ' .. path }, thinker, opening)
+    assert.same({ 0, '<think>\na</think>b\n<think>\na</think>b\n' }, { status, out })
+    local row = select(2, json.lines(path)())
+    assert.same({ role = 'assistant', content = 'b', reasoning_content = 'a' }, row.messages[4])
+  end)
+  it('writes turns by the template that is asked for', function()
+    local _, _, err = talk({ 'Hi' }, says_abc, "--template '{{ oops('")
+    tools.says('line 1, column', err)
+    local base = talkers.texts { [97] = 98, [98] = END }
+    local own = "--template '{% for m in messages %}{{ m.content }}{% endfor %}'"
+    assert.same({ 0, 'b\n', '' }, { talk({ 'a' }, base, own) }) -- now it has turns
+    local status, out = talk({ 'a' }, talkers.turns { [97] = 98, [98] = END }, '--template none')
+    assert.same({ 0, 'b\n' }, { status, out })
+  end)
   it('keeps no turn without an answer', function()
     local silent = talkers.turns { [10] = END }
     local _, out, err = talk({ 'Hi', '/undo' }, silent)
@@ -146,6 +174,19 @@ describe('moonstill chat through pipes', function()
     local session = terminal.open(('echo Hi | %s chat %s'):format(tools.quote(program), rude))
     session:wait '\\x1bc\r\n'
     assert.equal(0, session:finish())
+  end)
+end)
+
+describe('thoughts', function()
+  it('are painted whatever pieces they come in', function()
+    local whole = 'x<think>one<think\n</thin></think>two<think>three'
+    for size = 1, #whole do
+      local painter, parts = thoughts.new(string.upper), {}
+      for at = 1, #whole, size do parts[#parts + 1] = painter.add(whole:sub(at, at + size - 1)) end
+      parts[#parts + 1] = painter.finish()
+      assert.equal('x<THINK>ONE<THINK\n</THIN></THINK>two<THINK>THREE', table.concat(parts))
+      assert.equal('a', painter.add 'a') -- the next answer begins outside
+    end
   end)
 end)
 
@@ -168,6 +209,12 @@ describe('moonstill chat on a terminal', function()
   it('stops an answer at Ctrl-C and keeps what was said', function()
     open(talkers.turns({ [10] = 97, [97] = 97 }, { max_position_embeddings = 1000000 }), '--max-new 900000')
     it_is:keys 'Hi\n'
+    it_is:wait 'aaaaaaaaaa'
+    it_is:keys '\3'
+    it_is:wait '(stopped)'
+    it_is:wait '\n> '
+    it_is:type '/temperature 0.01'
+    it_is:keys '/retry\n'
     it_is:wait 'aaaaaaaaaa'
     it_is:keys '\3'
     it_is:wait '(stopped)'
@@ -206,6 +253,12 @@ describe('moonstill chat on a terminal', function()
     it_is:wait '>> '
     assert.truthy(it_is:type('two'):find('\nabc\r\n', 1, true))
     assert.equal(0, it_is:leave())
+  end)
+  it('shows thinking faintly', function()
+    open(thinker, opening)
+    local seen = it_is:type 'Hi'
+    assert.equal('<think>\na</think>b', (seen:match '<think>.*b':gsub('\27%[%d*m', ''):gsub('\r', '')))
+    assert.matches('\27%[2m<think>\r?\na</think>\27%[0mb', (seen:gsub('\27%[0m\27%[2m', '')))
   end)
   it('keeps a history of its own', function()
     open(says_abc)

@@ -394,6 +394,19 @@ end
 
 local write
 
+-- What a table holds under a key. Numbers that were decoded with more than a double says keep it.
+local function write_member(w, t, key, where)
+  local value = t[key]
+  if w.ordered and type(value) == 'number' then
+    local exact = M.exact(t, key)
+    if exact then return w:put((tostring(exact):gsub('U?LL$', ''))) end
+    if value % 1 == 0 and math.abs(value) < 2 ^ 53 and M.is_float(t, key) then
+      return w:put(('%.1f'):format(value))
+    end
+  end
+  write(w, value, where)
+end
+
 --- Writes `count` parts between brackets, each by `part(i)`, indented when asked to.
 local function write_list(w, open, close, count, part)
   if count == 0 then return w:put(open .. close) end
@@ -424,13 +437,14 @@ function write(w, value, where)
       end
     end
     return write_list(w, '[', ']', #value, function(i)
-      write(w, value[i], where .. '[' .. i .. ']')
+      write_member(w, value, i, where .. '[' .. i .. ']')
     end)
   end
-  local keys = sorted_keys(value, w.order, where)
+  local keys = w.ordered and side_of(value, 'keys') and M.keys(value)
+    or sorted_keys(value, w.order, where)
   write_list(w, '{', '}', #keys, function(i)
     w:put(quote(keys[i]) .. w.colon)
-    write(w, value[keys[i]], where .. '.' .. keys[i])
+    write_member(w, value, keys[i], where .. '.' .. keys[i])
   end)
 end
 
@@ -511,14 +525,16 @@ end
 
 --- The JSON text of a value. Keys are sorted, so equal values give equal texts.
 --- @param value any
---- @param options? { indent?: integer, order?: string[] } order: keys that come first, at any depth
+--- @param options? { indent?: integer, order?: string[], ordered?: boolean } order: keys that come
+---   first, at any depth; ordered: what was decoded so keeps the order of its keys and how its
+---   numbers were written
 --- @return string
 function M.encode(value, options)
-  options = known('json', { indent = true, order = true }, options)
+  options = known('json', { indent = true, order = true, ordered = true }, options)
   if options.indent then check.integer('json', 'indent', options.indent, 0, 80) end
   if options.order ~= nil then check.table('json', 'order', options.order) end
-  local w = { n = 0, depth = 0, indent = options.indent, order = options.order, comma = ',',
-    colon = options.indent and ': ' or ':' }
+  local w = { n = 0, depth = 0, indent = options.indent, order = options.order,
+    ordered = options.ordered, comma = ',', colon = options.indent and ': ' or ':' }
   function w:put(s)
     self.n = self.n + 1
     self[self.n] = s

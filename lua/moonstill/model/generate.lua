@@ -18,6 +18,7 @@ local json = require 'moonstill.base.json'
 local handles = require 'moonstill.base.handle'
 local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
+local sorted = require 'moonstill.base.sorted'
 local option = schema.option
 
 local M = {}
@@ -274,7 +275,13 @@ end
 
 local function conversation(messages, answer)
   local all = json.array()
-  for i, message in ipairs(messages) do all[i] = message end
+  for i, message in ipairs(messages) do
+    all[i] = message
+    if message.role == 'assistant' then -- said before: what was generated is learnt alone
+      all[i] = sorted.copy(message)
+      all[i].train = false
+    end
+  end
   all[#all + 1] = { role = 'assistant', content = answer }
   return all
 end
@@ -286,7 +293,8 @@ local function row_of(form, prompt, prompt_ids, answer_ids, answer, ended)
       answer = answer, ended = ended }
   end
   if type(prompt) == 'string' then return { prompt = prompt, answer = answer, ended = ended } end
-  return { messages = conversation(prompt, answer), ended = ended }
+  return { messages = conversation(prompt.messages or prompt, answer), tools = prompt.tools,
+    documents = prompt.documents, chat_template_kwargs = prompt.args, ended = ended }
 end
 
 --- Whether a row trains the tokens that were generated, and no others.
@@ -302,14 +310,28 @@ local function trains(chat, row, prompt_ids, answer_ids)
   return true
 end
 
-local function prompt_ids_of(chat, prompt, i, form)
-  if type(prompt) == 'table' and type(prompt[1]) == 'number' then
-    if form == 'text' then
-      error(("generate: prompt %d is a list of ids, which form = 'text' cannot write"):format(i), 0)
-    end
-    return prompt
-  end
+local function check_chat(chat)
+  check.table('generate', 'chat', chat)
+  handles.pointer('tokenizer', chat.tokenizer)
+end
+
+--- The ids of a prompt, as `rows` takes it.
+--- @param chat ms_chat
+--- @param prompt string|table[]|integer[]|table
+--- @return integer[]
+function M.prompt_ids(chat, prompt)
+  check_chat(chat)
+  if type(prompt) ~= 'table' then return chat:prompt(prompt) end
+  if type(prompt[1]) == 'number' then return prompt end
+  if prompt.messages then return chat:prompt(prompt.messages, prompt) end
   return chat:prompt(prompt)
+end
+
+local function prompt_ids_of(chat, prompt, i, form)
+  if form == 'text' and type(prompt) == 'table' and type(prompt[1]) == 'number' then
+    error(("generate: prompt %d is a list of ids, which form = 'text' cannot write"):format(i), 0)
+  end
+  return M.prompt_ids(chat, prompt)
 end
 
 -- The row of an answer; false for an empty one.
@@ -344,8 +366,7 @@ end
 
 -- What `rows` and `write` are given.
 local function check_rows(chat, prompts)
-  check.table('generate', 'chat', chat)
-  handles.pointer('tokenizer', chat.tokenizer)
+  check_chat(chat)
   check.table('generate', 'prompts', prompts)
 end
 
@@ -382,7 +403,8 @@ end
 --- was cut off: then no end is learnt. An empty answer gives no row.
 --- @param model ms_model
 --- @param chat ms_chat
---- @param prompts (string|table[]|integer[])[] as for `chat:prompt`, or ids
+--- @param prompts (string|table[]|integer[]|table)[] as for `chat:prompt`, ids, or messages with
+---   what their template is given: { messages, tools, documents, args }
 --- @param options? table see `row_options`
 --- @return table[] rows
 --- @return { ended: integer, empty: integer, differ: integer } report
@@ -405,7 +427,7 @@ local function summary(path, rows, report)
   return table.concat(words, ', ')
 end
 
-local ROW = { order = { 'id', 'prompt', 'prompt_ids', 'answer_ids', 'role' } }
+local ROW = { order = { 'id', 'prompt', 'prompt_ids', 'answer_ids', 'role' }, ordered = true }
 
 --- A row as a line of JSON, with its end.
 --- @param row table

@@ -323,6 +323,17 @@ function methods:stream(prompts, options)
   return function() return generator:next(step) end
 end
 
+--- Continues a text, piece by piece: `ms.generate.pieces`.
+--- @param tokenizer ms_tokenizer
+--- @param prompt string|integer[]
+--- @param options? table see `ms.generate.text_options`
+--- @param halt? fun(): boolean
+--- @return fun(): string?
+--- @return table told
+function methods:pieces(tokenizer, prompt, options, halt)
+  return generate.pieces(self, tokenizer, prompt, options, halt)
+end
+
 local function mib(bytes) return ('%.1f MiB'):format(bytes / 2 ^ 20) end
 
 function model.text(self)

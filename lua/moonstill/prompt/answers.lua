@@ -25,10 +25,12 @@ local M = {}
 
 --- What the command line may say.
 M.options = schema.new('generate', {
-  prompts = schema.required('path', 'file of prompts: .txt (one on each line), .jsonl, .json'),
+  prompts = schema.required('path', 'file of prompts: .txt (one on each line), .jsonl, .json, '
+    .. '.csv, .tsv'),
   output = schema.required('path', 'file of the answers (.jsonl); -: stdout'),
   text = schema.option(false, 'rows hold texts for readers, not the tokens themselves'),
   system = schema.optional('string', 'a system message before each prompt that has none'),
+  template = chats.options.template, template_args = chats.options.template_args,
   together = generate.row_options.together,
   device = models.options.device, dtype = models.options.dtype,
 }, sampling.options(512))
@@ -55,17 +57,6 @@ local function say(format, ...) io.stderr:write(printable(format:format(...)), '
 
 -- prompts ----------------------------------------------------------------------------------------
 
--- With the system message that was asked for.
-local function with_system(prompt, system)
-  if not system then return prompt end
-  if type(prompt) == 'string' then prompt = { { role = 'user', content = prompt } } end
-  local first = prompt[1]
-  if type(first) == 'table' and first.role == 'system' then return prompt end
-  local all = json.array { { role = 'system', content = system } }
-  for _, message in ipairs(prompt) do all[#all + 1] = message end
-  return all
-end
-
 local function check_ids(ids, info)
   if #ids >= info.context then
     error(('%d tokens, and the context of the model is %d: no room for an answer'):format(#ids,
@@ -85,7 +76,7 @@ local function check_prompts(list, chat, info)
   local parts = {}
   for i, entry in ipairs(list) do
     local ok, why = fail.pcall(function()
-      local ids = chat:prompt(entry.prompt)
+      local ids = generate.prompt_ids(chat, entry.prompt)
       check_ids(ids, info)
       parts[i] = hash_of(('%s %s'):format(table.concat(ids, ' '), tostring(entry.id)))
     end)
@@ -190,9 +181,11 @@ end
 
 local function open_job(folder, given)
   local list = prompts_of.read(given.prompts)
-  for _, entry in ipairs(list) do entry.prompt = with_system(entry.prompt, given.system) end
+  for _, entry in ipairs(list) do
+    entry.prompt = prompts_of.with_system(entry.prompt, given.system)
+  end
   local settings, drawn = sampling.take('generate', M.options, given, folder)
-  local chat = chats.open(folder)
+  local chat = chats.open(folder, nil, schema.part(chats.options, given))
   local model = models.open(folder, { device = settings.device, dtype = settings.dtype })
   if drawn then say('%s', drawn) end
   local options = { form = given.text and 'text' or 'ids', together = settings.together,

@@ -1,8 +1,6 @@
 --- A conversation with a model: its turns, how the next answer is drawn, and what of it is kept.
 --- A model without turns goes on with a text, and each text stands alone.
 
-local ends = require 'moonstill.text.ends'
-local generate = require 'moonstill.model.generate'
 local json = require 'moonstill.base.json'
 local strict = require 'moonstill.base.strict'
 
@@ -13,7 +11,7 @@ local M = {}
 --- @field chat ms_chat
 --- @field settings table temperature, top_p, top_k, seed and max_new of the next answer
 --- @field system? string the system message
---- @field turns { user: string, answer?: string, ended?: boolean }[]
+--- @field turns { user: string, answer?: string, message?: table, ended?: boolean }[]
 --- @field drawn integer answers begun since the seed was set: each has draws of its own
 local methods = {}
 local class = strict.class('conversation', methods, { system = true })
@@ -29,10 +27,7 @@ end
 
 --- Whether the model has turns, or goes on with texts.
 --- @return boolean
-function methods:has_turns()
-  local chat = self.chat
-  return rawget(chat, 'template_name') ~= nil or rawget(chat, 'markup') == 'chatml'
-end
+function methods:has_turns() return self.chat.template_name ~= nil end
 
 -- The messages of all turns; an answer that is to come has none.
 local function messages_of(self)
@@ -40,7 +35,7 @@ local function messages_of(self)
   if self.system then list[1] = { role = 'system', content = self.system } end
   for _, turn in ipairs(self.turns) do
     list[#list + 1] = { role = 'user', content = turn.user }
-    if turn.answer then list[#list + 1] = { role = 'assistant', content = turn.answer } end
+    list[#list + 1] = turn.message
   end
   return list
 end
@@ -51,19 +46,27 @@ local function prompt_of(self)
 end
 
 local function options_of(self)
-  local s, tok = self.settings, self.chat.tokenizer
+  local s = self.settings
   self.drawn = self.drawn + 1
   return { temperature = s.temperature, top_p = s.top_p, top_k = s.top_k, seed = s.seed,
-    max_new = s.max_new, first = self.drawn - 1,
-    stop = ends.union(tok:size(), self.model:ends(), self.chat.stop) }
+    max_new = s.max_new, first = self.drawn - 1 }
+end
+
+local TAIL = 12 -- tokens in which a thought may have been opened
+
+-- What the template has written of the answer: some open its thinking.
+local function opened(self, ids)
+  local tail = {}
+  for i = math.max(1, #ids - TAIL + 1), #ids do tail[#tail + 1] = ids[i] end
+  return self.chat.tokenizer:decode(tail):match '<think>%s*$' or ''
 end
 
 -- Why an answer ended before its end, or nil.
-local function reason(self, told, length)
+local function reason(self, told)
   local context = self.model:info().context
   if told.ended then return nil end
   if told.halted then return 'stopped' end
-  if length + told.count >= context then
+  if told.prompt + told.count >= context then
     return ('the context of %d tokens is full%s'):format(context,
       self:has_turns() and ': /undo takes a turn back, /reset begins anew' or '')
   end
@@ -82,16 +85,12 @@ end
 
 -- The answer to the last turn, which gets it.
 local function answer(self, show, halt)
-  local turn, ids, parts = self.turns[#self.turns], self.chat:prompt(prompt_of(self)), {}
+  local turn, ids, told = self.turns[#self.turns], self.chat:prompt(prompt_of(self)), nil
   check_room(self, #ids)
-  local next_piece, told = generate.pieces(self.model, self.chat.tokenizer, ids, options_of(self),
-    halt)
-  for piece in next_piece do
-    parts[#parts + 1] = piece
-    show(piece)
-  end
-  turn.answer, turn.ended = table.concat(parts), told.ended
-  return reason(self, told, #ids)
+  show(opened(self, ids))
+  turn.answer, turn.message, told = self.chat:reply(self.model, ids, options_of(self), show, halt)
+  turn.ended = told.ended
+  return reason(self, told)
 end
 
 --- Says something and shows the answer as it comes. A turn without an answer is not kept.

@@ -112,7 +112,7 @@ end
 function M.lines(tokens, learnt, columns)
   local all, part = M.summary(tokens), M.summary(learnt)
   local lines = { table_line('', nil), table_line('tokens', all), table_line('learnt', part), '',
-    ('%d samples of %d tokens,'):format(#tokens, all.sum),
+    ('%s of %d tokens,'):format(#tokens == 1 and '1 sample' or #tokens .. ' samples', all.sum),
     ('of which %d (%.1f %%) are learnt'):format(part.sum, 100 * part.sum / all.sum), '' }
   for _, line in ipairs(M.histogram(M.bins(tokens, all), columns)) do lines[#lines + 1] = line end
   return lines

@@ -3,6 +3,7 @@
 local chats = require 'moonstill.text.chat'
 local config = require 'moonstill.run.config'
 local dataset = require 'moonstill.data.dataset'
+local ends = require 'moonstill.text.ends'
 local exit = require 'moonstill.base.exit'
 local json = require 'moonstill.base.json'
 local lengths = require 'moonstill.prompt.lengths'
@@ -33,6 +34,7 @@ local function schema_of_show()
     student = schema.optional('path', 'as in a recipe'),
     teacher = schema.optional('path', 'as in a recipe'),
     data = dataset.options(),
+    seed = settings.common.seed,
     part = schema.one_of({ 'train', 'valid' }, nil, 'which of the data'),
     on = schema.one_of({ 'response', 'all' }, nil, 'what is learnt: answers, or everything'),
     n = schema.option(3, 'how many samples are printed', 'integer >= 0'),
@@ -73,6 +75,19 @@ local function chat_of(cfg)
   return chats.open(first, { not cfg.model and cfg.teacher or nil }, cfg.data)
 end
 
+-- The longest sample, as a recipe takes it: the context of a model may be less. Of models it is
+-- enough to read what their config.json says.
+local function longest(chat, cfg)
+  local list = {}
+  for _, folder in ipairs { cfg.student or false, cfg.teacher or false } do
+    local context = folder and ends.settings(folder, 'config.json').max_position_embeddings
+    if type(context) == 'number' and context >= 2 then
+      list[#list + 1] = { info = function() return { context = context } end }
+    end
+  end
+  return chat:longest(cfg.data.max_tokens, unpack(list))
+end
+
 -- what is printed --------------------------------------------------------------------------------
 
 local function print_sample(data, i, cfg, how)
@@ -99,11 +114,22 @@ local function count_all(data, on)
   return tokens, learnt
 end
 
-local function show(cfg)
-  local paths = cfg.data[cfg.part]
-  if not paths then config.refuse(("'data.%s' is not given"):format(cfg.part)) end
+-- The part of the data that was asked for, as a recipe has it.
+local function data_of(cfg)
+  local o = cfg.data
+  local splits = o.split and not o.valid
+  if not o[cfg.part] and not splits then
+    config.refuse(("'data.%s' is not given"):format(cfg.part))
+  end
   local chat = chat_of(cfg)
-  local data = dataset.open(paths, chat, cfg.data)
+  o.max_tokens = longest(chat, cfg)
+  if not splits then return dataset.open(o[cfg.part], chat, o) end
+  local train, valid = dataset.sets(o, chat, { seed = cfg.seed })
+  return cfg.part == 'train' and train or valid
+end
+
+local function show(cfg)
+  local data = data_of(cfg)
   if cfg.from > data:count() then
     config.refuse(('from = %d, but there are %d samples'):format(cfg.from, data:count()))
   end

@@ -40,7 +40,8 @@ commands.retry = { '', 'another answer to the last turn', function(c, _, show, h
   if c.settings.temperature == 0 and #c.turns > 0 then
     error('at temperature 0 the answer is always the same: /temperature 0.8', 0)
   end
-  return c:retry(show, halt)
+  local why = c:retry(show, halt)
+  return why and ('(%s)'):format(why)
 end }
 
 local MEANING = { max_new = 'longest answer in tokens', seed = 'of the draws, which begin anew',
@@ -79,6 +80,7 @@ end
 
 commands.save = { 'FILE', 'adds the conversation to FILE.jsonl as a row that can be trained on',
   function(c, path)
+    path = path:gsub('^~/', (os.getenv 'HOME' or '~') .. '/')
     if path == '' then error('a file is needed: /save FILE.jsonl', 0) end
     if not path:find '%.jsonl$' then error(path .. ': the file\'s name ends in .jsonl', 0) end
     local rows, lines = c:rows(), {}

@@ -12,12 +12,14 @@ local sampling = require 'moonstill.prompt.sampling'
 local schema = require 'moonstill.base.schema'
 local screen = require 'moonstill.base.screen'
 local slash = require 'moonstill.prompt.slash'
+local thoughts = require 'moonstill.prompt.thoughts'
 
 local M = {}
 
 --- What the command line may say.
 M.options = schema.new('chat', {
   system = schema.optional('string', 'the system message'),
+  template = chats.options.template, template_args = chats.options.template_args,
   device = models.options.device, dtype = models.options.dtype,
 }, sampling.options(1024))
 
@@ -79,24 +81,26 @@ end
 
 -- What writes an answer, and ends its line.
 local function new_writer(terminal)
-  local last = '\n'
-  local writer = {}
+  local last, writer, painter = '\n', {}, thoughts.new(screen.dim)
   function writer.show(piece)
     if piece == '' then return end
     last = piece:sub(-1)
-    io.stdout:write(screen.is_terminal(1) and printable(piece) or piece)
+    io.stdout:write(screen.is_terminal(1) and painter.add(printable(piece)) or piece)
     io.stdout:flush()
   end
   function writer.finish()
-    if last ~= '\n' then io.stdout:write '\n' end
+    io.stdout:write(painter.finish(), last ~= '\n' and '\n' or '')
     last = '\n'
     io.stdout:flush()
   end
   -- What is no answer: beside it at a terminal, on stderr otherwise.
-  function writer.note(text)
+  function writer.say(text)
     local stream = terminal and io.stdout or io.stderr
-    stream:write(terminal and screen.dim(printable(text)) or printable(text), '\n')
+    stream:write(text, '\n')
     stream:flush()
+  end
+  function writer.note(text)
+    writer.say(terminal and screen.dim(printable(text)) or printable(text))
   end
   return writer
 end
@@ -113,9 +117,10 @@ local function answer(talk, text, is_command, halt)
     return said
   end)
   writer.finish()
-  if words then
-    local note = message_of(words)
-    writer.note((ok and is_command) and note or ('(%s)'):format(note))
+  if words and ok and is_command then
+    writer.say(printable(words))
+  elseif words then
+    writer.note(('(%s)'):format(message_of(words)))
   end
   return ok, leave
 end
@@ -175,6 +180,7 @@ local function introduce(talk, folder, drawn)
   local info, note = talk.conversation.model:info(), talk.writer.note
   note(('%s: %s, %.4g M parameters, context %d'):format(folder, info.family, info.parameters / 1e6,
     info.context))
+  if talk.conversation:has_turns() then note('turns are ' .. talk.conversation.chat:describe()) end
   if drawn then note(drawn) end
   note '/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves'
 end
@@ -182,8 +188,7 @@ end
 -- A base model is no partner of conversations, which is said wherever it is.
 local function say_base(talk)
   if talk.conversation:has_turns() then return end
-  talk.writer.note('no chat template and no ChatML tokens: each line is a text that the model '
-    .. 'goes on with')
+  talk.writer.note 'no chat template: each line is a text that the model goes on with'
 end
 
 --- @param prompt table the terminal, see core/prompt.h
@@ -195,7 +200,7 @@ function M.run(prompt, args)
   local folder = words[1]
   local system = given.system
   local settings, drawn = sampling.take('chat', M.options, given, folder)
-  local chat = chats.open(folder)
+  local chat = chats.open(folder, nil, schema.part(chats.options, given))
   local model = models.open(folder, { device = settings.device, dtype = settings.dtype })
   local talk = { conversation = conversation.new(model, chat, settings),
     writer = new_writer(prompt.interactive()) }

@@ -185,14 +185,18 @@ local function answer_message(text)
     reasoning_content = thought:gsub('^%s*<think>%s*', ''):match '^%s*(.-)%s*$' }
 end
 
---- A model's answer to messages: its text, and the message to go on with.
+--- A model's answer to messages: its text, and the message to go on with. `told` says how it ended,
+--- see `ms.generate.pieces`, and of how many tokens the prompt was (`prompt`).
 --- @param model ms_model
---- @param messages string|table[]
+--- @param messages string|table[]|integer[] ids are a prompt as it is
 --- @param options? table of `ms.generate`; tools, documents, args as for `render`
+--- @param show? fun(piece: string) gets the text as it comes
+--- @param halt? fun(): boolean asked before each token: true ends the answer
 --- @return string text
 --- @return table message
-function methods:reply(model, messages, options)
-  local how, given = {}, {}
+--- @return { ended: boolean, halted: boolean, count: integer, prompt: integer } told
+function methods:reply(model, messages, options, show, halt)
+  local how, given, parts = {}, {}, {}
   for key, value in sorted.pairs(options or {}) do
     local own = key == 'tools' or key == 'documents' or key == 'args'
     if own then given[key] = value else how[key] = value end
@@ -200,14 +204,16 @@ function methods:reply(model, messages, options)
   if how.stop == nil then
     how.stop = ends.union(self.tokenizer:size(), model:ends(), self.stop)
   end
-  local ids = model:generate({ self:prompt(messages, given) }, how)[1]
-  local stops = type(how.stop) == 'table' and how.stop or { how.stop }
-  for _, stop in ipairs(stops) do
-    if ids[#ids] == stop then ids[#ids] = nil end
+  local is_ids = type(messages) == 'table' and type(messages[1]) == 'number'
+  local prompt = is_ids and messages or self:prompt(messages, given)
+  local next_piece, told = model:pieces(self.tokenizer, prompt, how, halt)
+  for piece in next_piece do
+    parts[#parts + 1] = piece
+    if show then show(piece) end
   end
-  local text = self.tokenizer:decode(ids, { skip_special = true })
-  text = ends.without(self.tokenizer, stops, text)
-  return text, answer_message(text)
+  local text = table.concat(parts)
+  told.prompt = #prompt
+  return text, answer_message(text), told
 end
 
 --- All that shapes a sample beside the tokenizer, as a text: the same text, the same samples.
