@@ -46,15 +46,23 @@ describe('masks: the answer and the token that ends its turn, in every turn', fu
       user 'q', assistant '<think>b</think>y', user 'r', assistant '<thin>y' } }))
   end)
 
-  it('where a block is inserted: learnt unless the prompt has it', function()
-    assert.equal('<u>q</s>\n<a>«x</s>»\n<u>r</s>\n<a>«<think></think>y</s>»\n',
-      learnt(chat_of(templates.inserting), { messages = TWO }))
+  it('where a block without thinking is inserted: it is the prompt\'s, unless the answer has it itself', function()
+    local chat = chat_of(templates.inserting)
+    assert.equal('<u>q</s>\n<a>«x</s>»\n<u>r</s>\n<a><think></think>«y</s>»\n', learnt(chat, { messages = TWO }))
+    local split = templates.inserting:gsub('m.content %+', "m.content.split('</think>')[-1] +")
+    assert.equal('<u>q</s>\n<a>«<think></think>y</s>»\n',
+      learnt(chat_of(split), { messages = { user 'q', assistant '<think></think>y' } }))
     assert.equal('<u>q</s>\n<a>«x</s>»\n<u>r</s>\n<a><think></think>«y</s>»\n',
       learnt(chat_of(templates.inserting, { template_args = { enable_thinking = false } }), { messages = TWO }))
     -- a row's own argument goes before
     assert.equal('<u>q</s>\n<a><think></think>«y</s>»\n',
       learnt(chat_of(templates.inserting), { messages = { user 'q', assistant 'y' },
         args = { enable_thinking = false } }))
+  end)
+
+  it('where what begins the next turn stands behind the end of each', function()
+    local eager = templates.simple:gsub("'</s>\\n'", "'</s><u>'")
+    assert.equal('<u>q</s><u><a>«x</s>»<u><u>r</s><u><a>«y</s>»<u>', learnt(chat_of(eager), { messages = TWO }))
   end)
 
   it('where turns are merged', function()

@@ -97,8 +97,7 @@ local function has_tokenizer(folder)
   return C.ms_path_kind(folder) == 1 or C.ms_path_kind(folder .. '/tokenizer.json') == 1
 end
 
--- samples
--- ------------------------------------------------------------------------------------------
+-- samples ----------------------------------------------------------------------------------------
 
 --- What a sample becomes before it is encoded, for `tokenizer.block`: { text, plain, marks } with
 --- the levels of `chat.levels`, and whether the tokenizer's BOS comes before it (`bos`); or
@@ -117,10 +116,8 @@ end
 --- @param sample { messages?: table[], prompt?: string, answer?: string, text?: string,
 ---   prompt_ids?: integer[], answer_ids?: integer[], ids?: integer[], ended?: boolean } one of the
 ---   five forms. A message may have a `weight` (0: not learnt) and `train` (false: not learnt).
---- With
----   messages: `tools`, `documents`, `args` of the template; with a prompt: `system`, `history`;
---- with
----   ids: `labels` (-100: not learnt) or a `mask`
+---   With messages: `tools`, `documents`, `args` of the template; with a prompt: `system`,
+---   `history`; with ids: `labels` (-100: not learnt) or a `mask`
 --- @return ffi.cdata* ids int32_t[n]
 --- @return integer n
 --- @return ffi.cdata* weights float[n]

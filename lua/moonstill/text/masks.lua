@@ -22,6 +22,9 @@ local ASIDE = { role = true, name = true, tool_call_id = true, id = true }
 --- Fields that hold what was thought before the answer.
 M.THOUGHT = { reasoning_content = true, reasoning = true, thinking = true }
 local THINK_END = '</think>'
+-- What templates write around thinking; with nothing between them where there was none.
+local AROUND_THINKING = { { '<think>', '</think>' }, { '[THINK]', '[/THINK]' },
+  { '<|START_THINKING|>', '<|END_THINKING|>' }, { '<|channel>thought', '<channel|>' } }
 local CACHED = 1000 -- answers that are kept
 
 -- texts ------------------------------------------------------------------------------------------
@@ -175,7 +178,24 @@ local function find_head(c, r, b, i, k, gap)
     .. 'prompt for it does', i)
 end
 
--- Where message i's turn begins: what of it the model says itself.
+-- The end of the block of thinking without any in a template's text; 0 where there is none.
+local function empty_thinking_end(gap)
+  for _, words in ipairs(AROUND_THINKING) do
+    local _, open = gap:find(words[1], 1, true)
+    local close = open and gap:match('^%s*()', open + 1)
+    if close and gap:sub(close, close + #words[2] - 1) == words[2] then
+      return gap:match('^%s*()', close + #words[2]) - 1
+    end
+  end
+  return 0
+end
+
+local function spells_thinking(content)
+  return type(content) == 'string' and content:find(THINK_END, 1, true) ~= nil
+end
+
+-- Where message i's turn begins: what of it the model says itself. That it thought nothing is what
+-- the template says of an answer without thinking: to learn it would be to learn not to think.
 local function turn_start(c, r, b, i, run)
   local k = run.first
   local at = b.to[k - 1] or 0
@@ -188,11 +208,15 @@ local function turn_start(c, r, b, i, run)
     local prompt = c.probe.prompt
     -- the head of a turn that goes on without a prompt, as after a tool's answer
     if prompt ~= '' and gap:sub(n + 1, n + #prompt) == prompt then n = n + #prompt end
-    return { n, more or '' }
+    return { n, more or '', empty_thinking_end(gap) }
   end)
-  at = at + known[1]
+  local start = at + known[1]
+  if known[3] > known[1] and not spells_thinking(c.messages[i].content) then
+    start = at + known[3]
+  end
   -- what the prompt opens, such as thinking, may be written by the message itself
-  return r.text:sub(at + 1, at + #known[2]) == known[2] and at + #known[2] or at
+  local more = known[2]
+  return r.text:sub(start + 1, start + #more) == more and start + #more or start
 end
 
 -- Where the end of message i's turn begins and ends in the text `gap` behind its last string, where
