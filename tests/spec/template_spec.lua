@@ -165,12 +165,15 @@ describe('a reply', function()
 
   it('keeps thinking apart in the message', function()
     local chat, model = ms.chat.open(templates.folder(), nil, { template = templates.simple }), nil
-    local told = {}
-    model = { ends = function() return {} end, generate = function(_, prompts, how)
-      told.prompt, told.stop = prompts[1], how.stop
-      return { chat.tokenizer:ids '<think>\na b\n</think>\n\nc</s>' }
+    local told, shown = {}, {}
+    model = { ends = function() return {} end, pieces = function(_, _, prompt, how)
+      told.prompt, told.stop = prompt, how.stop
+      return ('<think>\na b\n</think>\n\nc'):gmatch '.', { ended = true }
     end }
-    local text, message = chat:reply(model, 'q', { args = { x = 1 } })
+    local text, message, how = chat:reply(model, 'q', { args = { x = 1 } },
+      function(piece) shown[#shown + 1] = piece end)
+    assert.same({ ended = true, prompt = 5 }, how)
+    assert.equal(text, table.concat(shown))
     assert.equal('<think>\na b\n</think>\n\nc', text)
     assert.same({ role = 'assistant', content = 'c', reasoning_content = 'a b' }, message)
     assert.same({ 301, 113, 300, 10, 302 }, told.prompt)
