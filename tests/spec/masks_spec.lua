@@ -174,6 +174,12 @@ describe('masks: options', function()
       { learnt(chat_of(templates.thinking, { turns = 'each' }), { messages = thought }) })
   end)
 
+  it('turns: each of several is no single sample', function()
+    local chat = chat_of(templates.simple, { turns = 'each' })
+    refused('turns = each gives 2 samples', chat.encode, chat, { messages = TWO })
+    chat:encode { messages = { user 'q', assistant 'x' } }
+  end)
+
   it('learn: other roles', function()
     assert.equal('<u>«q</s>»\n<a>x</s>\n<u>«r</s>»\n<a>y</s>\n',
       learnt(chat_of(templates.simple, { learn = { 'user' } }), { messages = TWO }))

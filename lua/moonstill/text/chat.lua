@@ -112,7 +112,7 @@ function methods:prepare(sample)
 end
 
 --- A sample's ids and the weights of its predicting positions: where answers are learnt, and where
---- everything is (`on = "all"`). With `turns = "each"`, those of the last one.
+--- everything is (`on = "all"`). An error where `turns = "each"` gives several.
 --- @param sample { messages?: table[], prompt?: string, answer?: string, text?: string,
 ---   prompt_ids?: integer[], answer_ids?: integer[], ids?: integer[], ended?: boolean } one of the
 ---   five forms. A message may have a `weight` (0: not learnt) and `train` (false: not learnt).
@@ -125,7 +125,8 @@ end
 --- @return string? as_letters a special token that a text spells and that is read as letters
 function methods:encode(sample)
   local list = self:prepare(sample)
-  local p = list[#list]
+  if #list > 1 then fail('chat:encode: turns = each gives %d samples: chat:prepare', #list) end
+  local p = list[1]
   local ids, levels, n = prepare.encoded(self, p)
   local weights, all, any = floats(n), floats(n), false
   for t = 0, n - 2 do
