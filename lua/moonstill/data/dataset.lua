@@ -481,8 +481,7 @@ end
 --- @param chat ms_chat
 --- @param options? table a recipe's `data`, see `options`, and `filter`, `map`: functions of a row.
 ---   Samples that are dropped and bad rows that are skipped are counted; a bad row that is not is
---- an
----   error with its file and line
+---   an error with its file and line
 --- @return ms_dataset
 function M.open(source, chat, options)
   local list = sources.take(source)
