@@ -168,9 +168,10 @@ describe('rows: conversations', function()
     assert.is_false(take('{"conversations":[{"from":"gpt","value":"a","loss":0}]}').messages[1].train)
   end)
 
-  it('have parts of text, also as LLaMA-Factory writes them', function()
-    is({ messages = { say('user', { { type = 'text', text = 'q' } }), A } }, 'conversations in "messages"',
-      '{"messages":[{"role":"user","content":[{"type":"text","value":"q"}]},{"role":"assistant","content":"a"}]}')
+  it('have parts of text, which LLaMA-Factory writes one after the other', function()
+    is({ messages = { say('user', { { type = 'text', text = 'q' } }), say('assistant', 'ab') } },
+      'conversations in "messages"', '{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]},'
+      .. '{"role":"assistant","content":[{"type":"text","value":"a"},{"type":"text","value":"b"}]}]}')
   end)
 
   it('are a prompt and an answer of messages, of which the prompt is not learnt', function()

@@ -129,15 +129,16 @@ end
 
 -- messages ---------------------------------------------------------------------------------------
 
--- Parts of a content whose text LLaMA-Factory calls `value`.
+-- Parts whose text LLaMA-Factory calls `value`: it writes them one after the other.
 local function read_parts(message)
-  local parts = message.content
+  local parts, texts = message.content, {}
   if not json.is_array(parts) then return end
-  for _, part in ipairs(parts) do
-    if json.is_object(part) and part.type == 'text' and part.text == nil then
-      part.text, part.value = part.value, nil
-    end
+  for i, part in ipairs(parts) do
+    local is_text = json.is_object(part) and part.type == 'text' and type(part.value) == 'string'
+    if not is_text then return end
+    texts[i] = part.value
   end
+  if texts[1] then message.content = table.concat(texts) end
 end
 
 -- OpenAI's older way to call one function.

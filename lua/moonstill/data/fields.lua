@@ -92,17 +92,6 @@ local function changes(place, name, t)
   return group and (not group.type or type(t[name]) == group.type)
 end
 
---- The fields of a message that change what is learnt and that nothing reads, sorted.
---- @param message table
---- @return string[]
-function M.unread(message)
-  local list = {}
-  for name, value in sorted.pairs(message) do
-    if changes('message', name, message) and not is_absent(value) then list[#list + 1] = name end
-  end
-  return list
-end
-
 --- The columns of a row that are known in some form, sorted.
 --- @param row table
 --- @return string[]
