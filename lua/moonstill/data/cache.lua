@@ -16,9 +16,9 @@ local schema = require 'moonstill.base.schema'
 
 local M = {}
 
---- Bytes of files below which `cache = "auto"` keeps nothing: they are tokenised in less than a
---- second.
-M.least = 4e6
+--- Bytes of files below which `cache = "auto"` keeps nothing: conversations of this size are
+--- written by a template and tokenised in about a second.
+M.least = 1e6
 
 -- places -----------------------------------------------------------------------------------------
 
