@@ -1149,4 +1149,10 @@ return {
     file = 'lua/moonstill/jinja/values.lua', specs = { 'jinja' },
     old = '    step = step or start()\n    return step()',
     new = '    return start()()' },
+  { name = 'what is added to a text marked as HTML is not escaped',
+    file = 'lua/moonstill/jinja/strings.lua', specs = { 'jinja' },
+    old = 'return M.markup(M.concat({ M.escape(a), M.escape(b) }, 2))',
+    new = 'return M.markup(M.concat({ a, b }, 2))' },
+  { name = 'fields of a message are one source', file = 'lua/moonstill/jinja/variables.lua',
+    specs = { 'templates' }, old = 'sources[key] = add(i, key)', new = "sources[key] = add(i, 'content')" },
 }

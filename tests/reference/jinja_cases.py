@@ -186,7 +186,7 @@ GROUPS = {
         "{{ ('<a> <b>'|safe).split() }} {{ ('<a>'|safe).partition('a') }} {{ ('<a>'|safe).upper() + '<' }} {{ ('<a>'|safe)[1:] + '<' }} {{ ('<a>'|safe)[0] + '<' }} {{ ('<a'|safe).ljust(4) + '<' }}",
         "{{ '<a'|safe|upper + '<' }} {{ '<a'|safe|lower + '<' }} {{ '<a'|safe|capitalize + '<' }} {{ '<a'|safe|title + '<' }} {{ ' <a'|safe|trim + '<' }} {{ '<a'|safe|center(4) + '<' }} {{ '<a'|safe|string + '<' }}",
         "{{ '<a\nb'|safe|indent(2, true) + '<' }} {{ '<a b c d e f'|safe|truncate(8, true, '<', 0) + '<' }} {{ '<ab'|safe|reverse + '<' }} {{ '<ab'|safe|first + '<' }} {{ '<ab'|safe|last + '<' }} {{ '<ab'|safe|list }}",
-        "{% set x %}{{ '<'|safe }}{% endset %}{{ x + '<' }} {% macro m() %}<{% endmacro %}{{ m() + '<' }} {{ {'<'|safe: 1} }} {{ ''|safe or 'empty' }} {{ '<'|safe|tojson + '<' }} {{ ('<'|safe).removesuffix('x') + '<' }}",
+        "{% set x %}{{ '<'|safe }}{% endset %}{{ x + '<' }} {% macro m() %}<{% endmacro %}{{ m() + '<' }} {{ {'<'|safe: 1} }} {{ ''|safe or 'empty' }} {{ '<'|safe|tojson + '<' }} {{ ('<'|safe).removesuffix('x') + '<' }} {{ '<'|safe * 0 + '<' }}",
     ],
     "rounding": [
         "{{ 2.5|round }} {{ -2.5|round }} {{ -0.4|round }} {{ -2.0|round(-1) }} {{ 25|round(-1) }} {{ 35|round(-1) }} {{ (-big)|round(-1) }} {{ big|round(-19) }} {{ 2.25|round(1) }}",

@@ -139,7 +139,7 @@ end
 --- Repeats a text.
 function M.rep(v, n)
   local s = M.text(v)
-  if n <= 0 or s == '' then return '' end
+  if n <= 0 or s == '' then return M.like(v, '') end
   bounds.charge_bytes(#s * n)
   if type(v) == 'string' then return v:rep(n) end
   if v.src then return M.like(v, M.new(s:rep(n), v.src)) end
