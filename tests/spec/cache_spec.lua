@@ -186,6 +186,14 @@ describe('the cache', function()
     assert.truthy(large)
   end)
 
+  it('is off where it is off or false, from Lua and from a command line', function()
+    for _, value in ipairs { 'off', 'false', false } do
+      assert.is_nil(ms.cache.folder(value))
+      assert.is_nil(open(path, { cache = value }).samples.path)
+    end
+    assert.equal(0, C.ms_path_kind 'false')
+  end)
+
   it('has a size, and is cleared of what is its own', function()
     local cache = new_cache()
     assert.same({ 0, 0 }, { ms.cache.size(cache) })

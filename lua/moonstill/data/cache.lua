@@ -23,9 +23,10 @@ M.least = 1e6
 -- places -----------------------------------------------------------------------------------------
 
 --- The folder of the caches; nil where there is no home.
---- @param option? string a data set's `cache`; default "auto"
+--- @param option? string|false a data set's `cache`; default "auto"
 --- @return string?
 function M.folder(option)
+  if option == false or option == 'false' then return nil end
   if option ~= nil then check.text('cache', 'option', option) end
   if option and option ~= 'auto' then return option ~= 'off' and option or nil end
   local home, base = os.getenv 'HOME', os.getenv 'XDG_CACHE_HOME'
@@ -78,6 +79,6 @@ end
 
 --- A data set's option.
 M.option = schema.option('auto', 'where tokenised data sets are kept, to be found again: a folder, '
-  .. 'the user\'s own (auto; for large files), or nowhere (off)', 'auto|off|string')
+  .. 'the user\'s own (auto; for large files), or nowhere (off)', 'auto|off|false|string')
 
 return M
