@@ -13,7 +13,7 @@ local M = {
 --- Steps of one rendering: a second of work or two. A long conversation takes some 100,000.
 M.MOST_STEPS = 5000000
 --- Bytes of a rendering, and of any one text in it.
-M.MOST_BYTES = 256 * 2 ^ 20
+M.MOST_BYTES = 64 * 2 ^ 20
 --- Calls of macros and recursive loops inside each other.
 M.MOST_CALLS = 150
 --- Lists in lists, when they are printed or compared.
