@@ -6,9 +6,9 @@ Random conversations go through the tokenizers beside the repository, each with 
 with those given (default: all of ../shared/data/templates), by moonstill's `chat:encode` and by
 `apply_chat_template`. The ids must be equal; where the template marks what the model says, so must
 the masks of assistant tokens be, but for tokens that transformers marks too much (see `differ`).
-Thinking that a template does not write is left out (`thinking = "drop"`). What both refuse is counted; what moonstill alone refuses is, with
-its reasons: no sample is learnt of which it is not known where the answers are. MS_PROGRAM names
-the executable, default build/moonstill.
+Thinking that a template does not write is left out (`thinking = "drop"`). What both refuse is
+counted; what moonstill alone refuses is, with its reasons: no sample is learnt of which it is not
+known where the answers are. MS_PROGRAM names the executable, default build/moonstill.
 """
 
 import argparse
