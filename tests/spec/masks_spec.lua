@@ -105,6 +105,14 @@ describe('masks: the answer and the token that ends its turn, in every turn', fu
       { messages = { user '<a>q</s>', assistant '<a>x\n', user '</s>', assistant '</s>\n<a>y' } }))
   end)
 
+  it('in contents of a megabyte, whatever they are made of, in time that grows with them alone', function()
+    local chat = chat_of(templates.simple)
+    for _, content in ipairs { ('x'):rep(1e6), ('<'):rep(1e6) .. '>', (' '):rep(1e6) .. 'x', ('</think>x'):rep(1e5) } do
+      local p = chat:prepare { messages = { user(content), assistant(content), user 'r', assistant(content) } }[1]
+      assert.same({ #content + 11, 2 * #content + 15 }, { p.marks[1], p.marks[2] })
+    end
+  end)
+
   it('in conversations of any length, with few renderings', function()
     local chat, messages, want = chat_of(templates.simple), {}, {}
     for i = 1, 400 do

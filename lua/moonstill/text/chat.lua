@@ -180,7 +180,7 @@ local function answer_message(text)
   local thought, rest = text:match '^(.-)</think>%s*(.*)$'
   if not thought then return { role = 'assistant', content = text } end
   return { role = 'assistant', content = rest,
-    reasoning_content = thought:gsub('^%s*<think>%s*', ''):match '^%s*(.-)%s*$' }
+    reasoning_content = thought:gsub('^%s*<think>%s*', ''):match '^%s*(.*%S)' or '' }
 end
 
 --- A model's answer to messages: its text, and the message to go on with. `told` says how it ended,

@@ -44,11 +44,11 @@ end
 local function common(a, b)
   local n = common_bytes(a, b)
   if n == #a or n == #b then return n end
-  local open = a:sub(1, n):match '.*()[<%[][^>%]]*$'
-  return open and open - 1 or n
+  local open = a:sub(1, n):match '^.*()[<%[]'
+  return open and not a:sub(open, n):find '[>%]]' and open - 1 or n
 end
 
-local function without_space(text) return text:match '^(.-)%s*$' end
+local function without_space(text) return text:match '^.*%S' or '' end
 
 -- What two texts behind an answer begin with alike, without the head of a turn that follows in
 -- both: a tag that stands in the prompt, but for the end of the turn before.
@@ -361,7 +361,7 @@ local function squeezed(text)
 end
 
 local function behind_thinking(text)
-  local at = text:match('.*' .. THINK_END .. '()')
+  local at = text:match('^.*' .. THINK_END .. '()')
   return at and text:sub(at) or text
 end
 
@@ -406,7 +406,7 @@ end
 local function thinking(r, b, turn)
   local run, from, to = turn.run, turn[1], turn[#turn]
   local text = r.text:sub(from + 1, to)
-  local at = text:match('.*' .. THINK_END .. '%s*()')
+  local at = text:match('^.*' .. THINK_END .. '%s*()')
   if at then return from, from + at - 1 end
   for k = run.last, run.first, -1 do
     if M.THOUGHT[b.field[k]] then return from, k < run.last and b.from[k + 1] or b.to[k] end

@@ -380,7 +380,8 @@ function M.with_member(text, key, value)
   if at then
     local space = text:match('^%s*', at)
     local last = value_end(text, at)
-    local after = text:sub(at, last):match '%s*$'
+    local old = text:sub(at, last)
+    local after = old:sub(#(old:match '^.*%S' or '') + 1)
     return text:sub(1, at - 1) .. space .. new .. after .. text:sub(last + 1)
   end
   local body, close = text:match '^(.*[^%s])(%s*}%s*)$'
