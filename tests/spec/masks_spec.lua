@@ -65,6 +65,19 @@ describe('masks: the answer and the token that ends its turn, in every turn', fu
     assert.equal('<u>q</s><u><a>«x</s>»<u><u>r</s><u><a>«y</s>»<u>', learnt(chat_of(eager), { messages = TWO }))
   end)
 
+  it('where there is something between each content and the end of its turn', function()
+    for _, between in ipairs { ' ', '\n', '.', '"' } do
+      local apart = templates.simple:gsub("'</s>\\n'",
+        function(ending) return ("'%s' + %s"):format(between, ending) end)
+      local function want(text) return (text:gsub('</s>', between .. '</s>')) end
+      assert.equal(want '<u>q</s>\n<a>«x</s>»\n<u>r</s>\n<a>«y</s>»\n', learnt(chat_of(apart), { messages = TWO }))
+      local eager = apart:gsub("'</s>\\n'", "'</s><u>'")
+      assert.equal(want '<u>q</s><u><a>«x</s>»<u><u>r</s><u><a>«y</s>»<u>', learnt(chat_of(eager), { messages = TWO }))
+    end
+    local quoted = templates.simple:gsub('m.content', '(m.content|tojson)')
+    assert.equal('<u>"q"</s>\n<a>«"x"</s>»\n<u>"r"</s>\n<a>«"y"</s>»\n', learnt(chat_of(quoted), { messages = TWO }))
+  end)
+
   it('where turns are merged', function()
     local chat = chat_of(templates.merging)
     assert.equal('<u>q+r</s>\n<a>«x»«+y</s>»\n', (learnt(chat, { messages = { user 'q', user 'r', assistant 'x',

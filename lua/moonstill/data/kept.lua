@@ -15,7 +15,7 @@ local text_of = require 'moonstill.base.text'
 
 local M = {}
 
-local FORMAT = 1 -- another number where the same rows become other samples, or another file
+local FORMAT = 2 -- another number where the same rows become other samples, or another file
 
 local text_out = ffi.new 'char *[1]'
 

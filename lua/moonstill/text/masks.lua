@@ -51,12 +51,14 @@ end
 local function without_space(text) return text:match '^.*%S' or '' end
 
 -- What two texts behind an answer begin with alike, without the head of a turn that follows in
--- both: a tag that stands in the prompt, but for the end of the turn before.
+-- both: a tag that stands in the prompt, but for the end of the turn before, which is the first tag
+-- there, whatever is between it and the question.
 local function ending_of(a, b, probe)
   local text = without_space(a:sub(1, common(a, b)))
+  local behind = (probe.head:find '[<%[]' or 1) + 1
   for at in text:gmatch '()[<%[]' do
     local rest = text:sub(at)
-    local begins = probe.prompt:sub(1, #rest) == rest or probe.head:find(rest, 2, true)
+    local begins = probe.prompt:sub(1, #rest) == rest or probe.head:find(rest, behind, true)
     if at > 1 and begins then return without_space(text:sub(1, at - 1)) end
   end
   return text
