@@ -13,16 +13,7 @@ local fields = require 'moonstill.data.fields'
 local json = require 'moonstill.base.json'
 local readers = require 'moonstill.data.readers'
 local rows = require 'moonstill.data.rows'
-
-local function generator(seed)
-  local index = 0
-  local word = require 'ffi'.new 'uint32_t[4]'
-  return function(below)
-    index = index + 1
-    C.ms_philox(seed, 0, index, word)
-    return word[0] % below + 1
-  end
-end
+local tools = require 'tests.support.tools'
 
 local BASES = {
   { 'jsonl', '{"prompt":"a","completion":"b","id":1}\n{"prompt":"c","completion":"d \\" \\u00e9"}\n\n{"prompt":"e",'
@@ -97,7 +88,7 @@ end
 --- @return integer accepted
 --- @return integer refused
 local function fuzz(seed, rounds, folder)
-  local random = generator(seed)
+  local random = tools.random(seed)
   local accepted, refused = 0, 0
   collectgarbage()
   local live = tonumber(C.ms_test_live())

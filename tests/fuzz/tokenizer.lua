@@ -9,6 +9,7 @@
 local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
 local tokenizer = require 'moonstill.text.tokenizer'
+local tools = require 'tests.support.tools'
 
 -- A file with at least one of everything that the loader knows.
 local function base()
@@ -44,16 +45,6 @@ local function base()
       continuing_subword_prefix = json.null, end_of_word_suffix = json.null, ignore_merges = false,
       vocab = vocab, merges = { 'a b', json.array { '▁', 'a' } } },
   }
-end
-
-local function generator(seed)
-  local index = 0
-  local word = require 'ffi'.new 'uint32_t[4]'
-  return function(below)
-    index = index + 1
-    C.ms_philox(seed, 0, index, word)
-    return word[0] % below + 1
-  end
 end
 
 local SIGNS = { '"', '{', '}', '[', ']', ',', ':', '\\', '0', '-', '9', 'e', '\0', '\255', '\195', 'null',
@@ -170,7 +161,7 @@ end
 --- @return integer accepted
 --- @return integer refused
 local function fuzz(seed, rounds, folder)
-  local random = generator(seed)
+  local random = tools.random(seed)
   local path, accepted, refused = folder .. '/fuzz.json', 0, 0
   local text = json.encode(base())
   tokenizer.open(assert(folder) and (function()

@@ -769,7 +769,7 @@ return {
     old = 'level[t - 1] = map[levels[t - before]]', new = 'level[t - 1] = map[levels[t - 1]]' },
   { name = 'one bad text loses the others of its block', file = 'lua/moonstill/data/encoding.lua',
     specs = { 'dataset' },
-    old = "if not ok then encode_apart(self, list, texts) end", new = 'if not ok then error(block, 0) end' },
+    old = "if not ok then encode_apart(self, list) end", new = 'if not ok then error(block, 0) end' },
   { name = 'caches are not looked into', file = 'lua/moonstill/data/samples.lua', specs = { 'cache' },
     old = 'if M.hash(self[name].p, self[name]:bytes()) ~= self.hashes[name] then', new = 'if false then' },
   { name = 'a cache does not know its options', file = 'lua/moonstill/data/kept.lua', specs = { 'cache' },

@@ -6,6 +6,7 @@ local arrays = require 'moonstill.data.arrays'
 local check = require 'moonstill.base.check'
 local cutting = require 'moonstill.data.cutting'
 local fail = require 'moonstill.base.fail'
+local one_text = require 'moonstill.text.prepare'.block
 local tokenizer = require 'moonstill.text.tokenizer'
 
 local M = {}
@@ -94,14 +95,12 @@ local function prepare(self, list)
 end
 
 -- The texts one by one, where one of them cannot be encoded.
-local function encode_apart(self, list, texts)
+local function encode_apart(self, list)
   for _, entry in ipairs(list) do
     for _, p in ipairs(entry.prepared or {}) do
       if p.place then
-        local ok, block = fail.pcall(tokenizer.block, self.chat.tokenizer, { texts[p.place] })
-        if not ok then
-          entry.why = tostring(block):gsub('^block: ', ''):gsub('text 1 of 1: ', '')
-        end
+        local ok, block = fail.pcall(one_text, self.chat, p)
+        if not ok then entry.why = block end
         p.block, p.place = block, 1
       end
     end
@@ -118,7 +117,7 @@ end
 function M.add(self, list, done, failed)
   local texts = prepare(self, list)
   local ok, block = fail.pcall(tokenizer.block, self.chat.tokenizer, texts)
-  if not ok then encode_apart(self, list, texts) end
+  if not ok then encode_apart(self, list) end
   for _, entry in ipairs(list) do
     local fine, why = entry.why == nil, entry.why
     if fine then fine, why = fail.pcall(add_all, self, entry, block) end

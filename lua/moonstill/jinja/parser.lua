@@ -105,30 +105,32 @@ function P:string()
   return { t = 'Const', at = at, value = table.concat(parts) }
 end
 
+-- What stands between commas up to a closing token, which a comma may stand before.
+function P:items(close, sign, item)
+  local items = {}
+  while self:type() ~= close do
+    if #items > 0 then self:expect('comma', ',') end
+    if self:type() == close then break end
+    items[#items + 1] = item(self)
+  end
+  self:expect(close, sign)
+  return items
+end
+
 function P:list()
   local _, at = self:expect('lbracket', '[')
-  local items = {}
-  while self:type() ~= 'rbracket' do
-    if #items > 0 then self:expect('comma', ',') end
-    if self:type() == 'rbracket' then break end
-    items[#items + 1] = self:expression()
-  end
-  self:expect('rbracket', ']')
-  return { t = 'List', at = at, items = items }
+  return { t = 'List', at = at, items = self:items('rbracket', ']', self.expression) }
+end
+
+function P:pair()
+  local key = self:expression()
+  self:expect('colon', ':')
+  return { t = 'Pair', at = key.at, key = key, value = self:expression() }
 end
 
 function P:dict()
   local _, at = self:expect('lbrace', '{')
-  local items = {}
-  while self:type() ~= 'rbrace' do
-    if #items > 0 then self:expect('comma', ',') end
-    if self:type() == 'rbrace' then break end
-    local key = self:expression()
-    self:expect('colon', ':')
-    items[#items + 1] = { t = 'Pair', at = key.at, key = key, value = self:expression() }
-  end
-  self:expect('rbrace', '}')
-  return { t = 'Dict', at = at, items = items }
+  return { t = 'Dict', at = at, items = self:items('rbrace', '}', self.pair) }
 end
 
 function P:primary(with_namespace)

@@ -245,12 +245,11 @@ end
 -- models -----------------------------------------------------------------------------------------
 
 -- What samples have, by what a template must name for it to be written; true: any template does.
-local THOUGHTS = { 'reasoning_content', 'thinking', 'reasoning' }
 local WRITTEN = { system = true, system_prompt = true, history = true, train = true,
   tools = { 'tools' }, functions = { 'tools' }, documents = { 'documents' },
   enable_thinking = { 'enable_thinking' }, tool_calls = { 'tool_calls' },
   function_call = { 'tool_calls', 'function_call' }, tool_call_id = { 'tool_calls' } }
-for _, name in ipairs(THOUGHTS) do WRITTEN[name] = THOUGHTS end
+for _, name in ipairs(turns.thoughts) do WRITTEN[name] = turns.thoughts end
 
 --- Whether what a row or a message has under a name has a part in how turns are written: for
 --- `data/fields.lua`, which refuses what nothing reads.
@@ -260,7 +259,7 @@ function methods:takes(name)
   if not self.set then return false end
   if name == 'chat_template_kwargs' then return self.template_name ~= 'chatml' end
   if WRITTEN[name] == true then return true end
-  if WRITTEN[name] == THOUGHTS and self.options.thinking == 'drop' then return true end
+  if WRITTEN[name] == turns.thoughts and self.options.thinking == 'drop' then return true end
   for _, needed in ipairs(WRITTEN[name] or { name }) do
     if self.set:choose(nil):mentions(needed) or self.set:choose { {} }:mentions(needed) then
       return true

@@ -14,13 +14,15 @@
 --- it are 0-based and half open.
 
 local fail = require 'moonstill.base.fail'
+local thoughts = require 'moonstill.text.turns'.thoughts
 
 local M = {}
 
 -- Fields of messages that stand in the head of a turn, or say nothing themselves.
 local ASIDE = { role = true, name = true, tool_call_id = true, id = true }
 --- Fields that hold what was thought before the answer.
-M.THOUGHT = { reasoning_content = true, reasoning = true, thinking = true }
+M.THOUGHT = {}
+for _, name in ipairs(thoughts) do M.THOUGHT[name] = true end
 local THINK_END = '</think>'
 -- What templates write around thinking; with nothing between them where there was none.
 local AROUND_THINKING = { { '<think>', '</think>' }, { '[THINK]', '[/THINK]' },

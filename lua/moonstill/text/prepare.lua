@@ -365,6 +365,16 @@ end
 
 -- ids of texts ---------------------------------------------------------------------------------
 
+--- A prepared text as a block of its own; what is wrong with it is said without its number there.
+--- @param chat ms_chat
+--- @param p table
+--- @return ms_token_block
+function M.block(chat, p)
+  local ok, block = fail.pcall(tokenizer.block, chat.tokenizer, { p })
+  if not ok then fail((block:gsub('^block: ', ''):gsub('^text 1 of 1: ', ''))) end
+  return block
+end
+
 --- The ids of what was prepared, the level of each, and their number; BOS comes before them.
 --- @param chat ms_chat
 --- @param p table
@@ -373,8 +383,7 @@ end
 --- @return integer n
 function M.encoded(chat, p)
   if p.ids then return p.ids, p.levels, p.n end
-  local ok, block = fail.pcall(tokenizer.block, chat.tokenizer, { p })
-  if not ok then fail((block:gsub('^block: ', ''):gsub('^text 1 of 1: ', ''))) end
+  local block = M.block(chat, p)
   local count, before = tonumber(block.start[1]), p.bos and #chat.bos or 0
   local ids, levels = ints(before + count), bytes(before + count)
   for i = 1, before do ids[i - 1] = chat.bos[i] end

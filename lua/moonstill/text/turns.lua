@@ -19,8 +19,9 @@ local ROLES, is_role = { 'system', 'developer', 'user', 'assistant', 'tool', 'fu
 for _, role in ipairs(ROLES) do is_role[role] = true end
 M.roles, M.is_role = ROLES, is_role
 
--- In the order in which they are believed.
-local THOUGHTS = { 'reasoning_content', 'thinking', 'reasoning' }
+--- Fields that hold what was thought before an answer, in the order in which they are believed.
+M.thoughts = { 'reasoning_content', 'thinking', 'reasoning' }
+local THOUGHTS = M.thoughts
 local NULLABLE = { 'content', 'tool_calls', 'function_call', 'name', 'tool_call_id', 'refusal',
   'weight', 'train', unpack(THOUGHTS) }
 -- Nulls are not there, nor what is the sample's own, nor those of these that are empty.
