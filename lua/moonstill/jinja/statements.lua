@@ -152,6 +152,13 @@ function statements.Assign(node, scope)
   return function(f) set(f, value(f)) end
 end
 
+-- The scope of a statement's own names inside of another.
+local function inside(node, scope)
+  local body_scope = inner(scope)
+  body_scope.symbols:analyze(node)
+  return body_scope
+end
+
 -- A body whose output is a value: a function that returns it, changed by filters, and its signal.
 local function captured(node, scope, body_scope)
   local load, body = enter(body_scope), block(node.body, body_scope)
@@ -171,8 +178,7 @@ local function captured(node, scope, body_scope)
 end
 
 function statements.AssignBlock(node, scope)
-  local body_scope = inner(scope)
-  body_scope.symbols:analyze(node)
+  local body_scope = inside(node, scope)
   local value, set = captured(node, scope, body_scope), assign(node.target, scope)
   return function(f)
     local v, signal = value(f)
@@ -182,8 +188,7 @@ function statements.AssignBlock(node, scope)
 end
 
 function statements.FilterBlock(node, scope)
-  local body_scope = inner(scope)
-  body_scope.symbols:analyze(node)
+  local body_scope = inside(node, scope)
   local value, at = captured(node, scope, body_scope), node.at
   return function(f)
     local v, signal = value(f)
@@ -194,8 +199,7 @@ function statements.FilterBlock(node, scope)
 end
 
 statements['With'] = function(node, scope)
-  local body_scope = inner(scope)
-  body_scope.symbols:analyze(node)
+  local body_scope = inside(node, scope)
   local inits, targets = expression_list(node.inits, scope), {}
   for i, target in ipairs(node.targets) do targets[i] = assign(target, body_scope) end
   local load, body, n = enter(body_scope), block(node.body, body_scope), #targets
@@ -207,8 +211,7 @@ statements['With'] = function(node, scope)
 end
 
 function statements.Autoescape(node, scope)
-  local body_scope = inner(scope)
-  body_scope.symbols:analyze(node)
+  local body_scope = inside(node, scope)
   local option = condition(node.option, body_scope)
   local load, body, at = enter(body_scope), block(node.body, body_scope), node.at
   return function(f)

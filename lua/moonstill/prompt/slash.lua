@@ -78,7 +78,7 @@ local function append(path, lines)
   if not ok or not closed then error(('%s: %s'):format(path, problem or later), 0) end
 end
 
-commands.save = { 'FILE', 'adds the conversation to FILE.jsonl as a row that can be trained on',
+commands.save = { 'FILE.jsonl', 'adds the conversation to it as a row that can be trained on',
   function(c, path)
     path = path:gsub('^~/', (os.getenv 'HOME' or '~') .. '/')
     if path == '' then error('a file is needed: /save FILE.jsonl', 0) end
