@@ -334,9 +334,9 @@ describe('the prompt without a terminal', function()
     out = select(2, feed 'help(ms.model.shrink)\n')
     has(out, 'ms.model.shrink(teacher, options)\nA student')
     has(out, '@param teacher ms_model\n')
-    for module, want in pairs { kd = 'temperature +number from 0%.001 to 1000 +T of both distributions',
-      optimizer = 'clip +number from 0 to 1e9 +0 +largest global gradient norm',
-      generate = 'max_new +integer >= 1 +64 +longest answer in tokens' } do
+    for module, want in pairs { kd = 'temperature +T of both distributions',
+      optimizer = 'clip +0 +largest global gradient norm; 0: no clipping%s+%(number from 0 to 1e9%)',
+      generate = 'max_new +64 +longest answer in tokens %(integer >= 1%)' } do
       out = select(2, feed(('help(ms.%s)\n'):format(module)))
       has(out, ('\nms.%s.options: '):format(module))
       assert.truthy(out:find('\n  ' .. want), out)

@@ -189,9 +189,11 @@ describe('ms.config', function()
       { 'kd.temperature', 'number from 0.001 to 1000', '1', 'T of both distributions' },
       { 'rows', 'list', '[1]', 'a list' },
       { 'kd.t_scale', 'auto or false or number', 'auto', 'scale' }, { 'max_steps', 'integer >= 0', '0' },
-      { 'kd.objective', 'one of', 'forward_kl', 'forward_kl, reverse_kl' }, { 'resume', 'auto' } } do
-      local line = ('\n' .. text):match('\n  (' .. words[1]:gsub('%.', '%%.') .. ' [^\n]*)')
+      { 'kd.objective', 'forward_kl', 'forward_kl, reverse_kl' }, { 'resume', 'auto' } } do
+      local row = ('\n  ' .. words[1]:gsub('%.', '%%.') .. ' .-\n)  %S')
+      local line = ('\n' .. text .. '  end'):match('(' .. row)
       assert.truthy(line, words[1])
+      line = line:gsub('%s+', ' ')
       for _, word in ipairs(words) do assert.truthy(line:find(word, 1, true), line) end
     end
     assert.truthy(text:find('What it is.', 1, true))

@@ -10,7 +10,9 @@
 local fail = require 'moonstill.base.fail'
 local kinds = require 'moonstill.base.kinds'
 local json = require 'moonstill.base.json'
+local layout = require 'moonstill.base.layout'
 local options = require 'moonstill.base.options'
+local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -309,29 +311,32 @@ function M.list(schema)
   return list
 end
 
-local function row_of(key, option)
-  local default = option.required and 'required' or kinds.shown(option.default)
-  if not option.values then
-    return { key, kinds.text(option.kind), default, option.meaning or '' }
+-- What an option means, and what it must be: the values that there are, or its kind, of which a
+-- bound stays in one line.
+local function meaning_of(option)
+  local meaning, tie = option.meaning or '', layout.TIE
+  if option.values then
+    return (meaning == '' and '' or meaning .. ': ') .. table.concat(words_of(option.values), ', ')
   end
-  local meaning = option.meaning and option.meaning .. ': ' or ''
-  return { key, 'one of', default, meaning .. table.concat(words_of(option.values), ', ') }
+  local kind = kinds.text(option.kind):gsub(' ?([<>]=?) ', tie .. '%1' .. tie)
+    :gsub(' from (%S+) to ', ('%sfrom%s%%1%sto%s'):format(tie, tie, tie, tie))
+  return ('%s (%s)'):format(meaning, kind)
 end
 
-local WIDEST = { 40, 40, 28 } -- columns of names, kinds and defaults: a longer text stands out
+local function default_of(option)
+  return option.required and 'required' or kinds.shown(option.default)
+end
 
---- A line for each option: name, kind with its bounds, default and meaning.
+--- Rows that explain options: name, default, meaning with what the option must be.
 --- @param list { key: string, option: ms_option }[]
+--- @param columns? integer default those of a page
 --- @return string
-function M.help(list)
-  local rows, widths, lines = {}, { 0, 0, 0 }, {}
+function M.help(list, columns)
+  local rows = {}
   for i, entry in ipairs(list) do
-    rows[i] = row_of(entry.key, entry.option)
-    for c = 1, 3 do widths[c] = math.max(widths[c], math.min(#rows[i][c], WIDEST[c])) end
+    rows[i] = { entry.key, default_of(entry.option), meaning_of(entry.option) }
   end
-  local format = ('  %%-%ds  %%-%ds  %%-%ds  %%s'):format(unpack(widths))
-  for i, row in ipairs(rows) do lines[i] = (format:format(unpack(row)):gsub('%s+$', '')) end
-  return table.concat(lines, '\n') .. '\n'
+  return layout.rows(rows, columns or screen.page())
 end
 
 return M

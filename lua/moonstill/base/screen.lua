@@ -8,6 +8,7 @@ ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
 local M = {}
 
 local WIDTH = 80 -- where nothing says it
+local PAGE = 100 -- longer lines are hard to read
 
 --- Whether a stream (1: stdout, 2: stderr) is a terminal.
 --- @param stream integer
@@ -23,6 +24,11 @@ function M.columns(stream)
   local given = tonumber(os.getenv 'COLUMNS')
   return given and given >= 1 and math.floor(given) or WIDTH
 end
+
+--- Columns of a text for stdout that is to be read: those of the terminal, but no more than can be
+--- read with ease.
+--- @return integer
+function M.page() return math.min(M.columns(1), PAGE) end
 
 --- Whether a stream shows colours.
 --- @param stream integer

@@ -6,28 +6,6 @@ local sorted = require 'moonstill.base.sorted'
 
 local M = {}
 
-local USAGE = [[
-moonstill distils large language models, scripted in Lua.
-
-  moonstill RECIPE.lua [CONFIG.yaml] [key=value ...]   run a recipe; its own --help lists its keys
-  moonstill                                            a Lua prompt; `help()` there
-  moonstill -e CODE [ARGUMENT ...]                     run Lua code, with `ms` at hand
-  moonstill chat FOLDER [options]                      talk to a model
-  moonstill generate FOLDER --prompts FILE -o FILE     a model's answers to many prompts, as data
-  moonstill data show CONFIG.yaml|FILE [key=value ...] samples as they are learnt, and their lengths
-  moonstill inspect FOLDER [--weights]                 what a model folder holds
-  moonstill --version                                  this build and its libraries
-  moonstill --help                                     this text
-
-Each command has a --help of its own. A recipe finds its arguments in the global `arg`; one that is
-named like a command is run by its path, as in ./chat. Exit status: 0 done, 1 an error, 2 a wrong
-command line, 128 + N ended by signal N (130: Ctrl-C).
-
-Environment: MS_CPU=avx512|avx2|portable caps the instruction set, OMP_NUM_THREADS sets the
-threads, MS_TRACE=1 adds a traceback to errors, MS_LOG=info says what the core does (files, memory,
-kernels), MS_LOG=none leaves out its warnings. NO_COLOR=1 turns colours off.
-]]
-
 local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 
 local function complain(text)
@@ -126,7 +104,7 @@ commands = {
   data = function() return require 'moonstill.prompt.show'.run(arg) end,
   inspect = function() return require 'moonstill.prompt.inspect'.run(arg) end,
   ['--help'] = function()
-    io.write(USAGE)
+    io.write(require 'moonstill.prompt.usage'.text())
     return OK
   end,
   ['--version'] = print_version,

@@ -10,8 +10,10 @@
 local exit = require 'moonstill.base.exit'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
+local layout = require 'moonstill.base.layout'
 local options = require 'moonstill.base.options'
 local schema = require 'moonstill.base.schema'
+local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -89,8 +91,9 @@ function M.help(command)
   for i, entry in ipairs(schema.list(command.options)) do
     list[i] = { key = (of[entry.key] or '') .. M.flag(entry.key), option = entry.option }
   end
-  return ('moonstill %s %s\n\n%s\n\n%s'):format(command.name, command.usage, command.about,
-    #list > 0 and schema.help(list) or '')
+  local about = layout.paragraphs(command.about, screen.page())
+  return ('moonstill %s %s\n\n%s\n\n%s'):format(command.name, command.usage, about,
+    schema.help(list))
 end
 
 local function check_words(command, words)

@@ -77,7 +77,7 @@ local function module_of(t)
 end
 
 local function print_options(options)
-  io.write('option, what it must be, default, meaning\n', schema.help(schema.list(options)))
+  io.write('option, default, meaning (what it must be)\n', schema.help(schema.list(options)))
 end
 
 -- The functions of a module, and what options they take.

@@ -22,7 +22,7 @@ Prints samples of a recipe's data as they are learnt, and how long all of them a
 key=value are those of the recipe, whose other keys are passed over; files of data may be given as
 they are:
 
-  moonstill data show recipes/distill.yaml teacher=models/teacher data.train=train.jsonl
+  moonstill data show recipes/distill.yaml teacher=FOLDER data.train=train.jsonl
   moonstill data show train.jsonl model=models/teacher n=1 tokens=true
 
 What is learnt is green on a terminal and stands in brackets elsewhere, with its weight where that
@@ -145,7 +145,9 @@ end
 local HELP = [[
 moonstill data COMMAND
 
-  show   samples as they are learnt, and how long they are; `moonstill data show --help`
+  show   samples as they are learnt, and how long they are
+
+moonstill data COMMAND --help says more.
 ]]
 
 --- @param args string[] the command line, whose second word is the first behind "data"

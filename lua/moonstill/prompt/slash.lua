@@ -2,9 +2,11 @@
 --- said of it; an error says why it cannot be done.
 
 local generate = require 'moonstill.model.generate'
+local layout = require 'moonstill.base.layout'
 local options = require 'moonstill.base.options'
 local sampling = require 'moonstill.prompt.sampling'
 local schema = require 'moonstill.base.schema'
+local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -95,13 +97,14 @@ local ALIAS = { exit = 'quit', q = 'quit', h = 'help', ['?'] = 'help', clear = '
 --- The list that /help shows.
 --- @return string
 function M.help()
-  local lines = {}
+  local rows = {}
   for name, entry in sorted.pairs(commands) do
-    lines[#lines + 1] = ('  %-17s %s'):format(('/%s %s'):format(name, entry[1]), entry[2])
+    rows[#rows + 1] = { ('/%s %s'):format(name, entry[1]), entry[2] }
   end
-  lines[#lines + 1] = '  """               begins a text of several lines, and ends it'
-  lines[#lines + 1] = '  \\ at a line\'s end goes on in the next line; // at its beginning is a /'
-  return table.concat(lines, '\n')
+  rows[#rows + 1] = { '"""', 'begins a text of several lines, and ends it' }
+  rows[#rows + 1] = { '\\', 'at the end of a line goes on in the next one' }
+  rows[#rows + 1] = { '//', 'at the beginning of a line is a /' }
+  return (layout.rows(rows, screen.page()):gsub('\n$', ''))
 end
 
 --- Does what a line says that begins with a /.

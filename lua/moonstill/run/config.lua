@@ -17,10 +17,12 @@ local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local exit = require 'moonstill.base.exit'
 local kinds = require 'moonstill.base.kinds'
+local layout = require 'moonstill.base.layout'
 local options_of = require 'moonstill.base.options'
 local paths = require 'moonstill.base.paths'
 local ranks = require 'moonstill.base.ranks'
 local schemas = require 'moonstill.base.schema'
+local screen = require 'moonstill.base.screen'
 local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
@@ -303,7 +305,8 @@ local function help(state, options)
   if options.about then lines[1] = options.about .. '\n' end
   lines[#lines + 1] = 'Arguments: YAML files and key=value, in any number; later ones win.'
   if options.smoke then lines[#lines + 1] = '--smoke runs a toy size that needs nothing.' end
-  return ('%s\n\n%s'):format(table.concat(lines, '\n'), schemas.help(state.list))
+  return ('%s\n\n%s'):format(layout.paragraphs(table.concat(lines, '\n'), screen.page()),
+    schemas.help(state.list))
 end
 
 --- The text that --help prints.

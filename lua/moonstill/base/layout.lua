@@ -1,0 +1,106 @@
+--- Texts laid out for a width: lines broken between words, and rows below each other.
+
+local M = {}
+
+--- A blank at which no line ends.
+M.TIE = '\194\160'
+
+local INDENT = 6  -- of a row's last cell where there is no room beside the others
+local LEAST = 24  -- columns that a last cell needs beside the others
+local WIDEST = 24 -- of the other cells: a longer text stands out
+
+--- How many columns a text takes: a character each, however many bytes it has.
+--- @param text string
+--- @return integer
+function M.width(text)
+  local _, continued = text:gsub('[\128-\191]', '')
+  return #text - continued
+end
+
+--- A text as lines of at most so many columns, broken between words; blanks and line breaks are all
+--- alike. A word that is longer stands out.
+--- @param text string
+--- @param columns integer
+--- @return string[] at least one
+function M.wrap(text, columns)
+  local lines, line = {}, nil
+  for word in text:gmatch '%S+' do
+    local longer = line and line .. ' ' .. word
+    if longer and M.width(longer) > columns then
+      lines[#lines + 1] = line
+      longer = nil
+    end
+    line = longer or word
+  end
+  lines[#lines + 1] = line or ''
+  for i, each in ipairs(lines) do lines[i] = each:gsub(M.TIE, ' ') end
+  return lines
+end
+
+local function add_wrapped(lines, paragraph, columns)
+  if #paragraph == 0 then return end
+  for _, line in ipairs(M.wrap(table.concat(paragraph, ' '), columns)) do
+    lines[#lines + 1] = line
+  end
+end
+
+--- A text of paragraphs: lines that begin with a blank, such as code, and empty ones stay as they
+--- are, all others are filled up to the width.
+--- @param text string
+--- @param columns integer
+--- @return string without a line break at its end
+function M.paragraphs(text, columns)
+  local lines, paragraph = {}, {}
+  for line in (text .. '\n'):gmatch '(.-)\n' do
+    if line:find '^%S' then
+      paragraph[#paragraph + 1] = line
+    else
+      add_wrapped(lines, paragraph, columns)
+      lines[#lines + 1], paragraph = line, {}
+    end
+  end
+  add_wrapped(lines, paragraph, columns)
+  return table.concat(lines, '\n')
+end
+
+local function padded(text, columns) return text .. (' '):rep(columns - M.width(text)) end
+
+-- How wide each cell but the last is.
+local function widths_of(rows)
+  local widths = {}
+  for _, row in ipairs(rows) do
+    for c = 1, #row - 1 do
+      widths[c] = math.max(widths[c] or 0, math.min(M.width(row[c]), WIDEST))
+    end
+  end
+  return widths
+end
+
+local function add_row(lines, row, widths, start, columns)
+  local head = ' '
+  for c = 1, #row - 1 do head = head .. ' ' .. padded(row[c], widths[c]) .. ' ' end
+  for i, line in ipairs(M.wrap(row[#row], columns - start)) do
+    if i == 1 and start > INDENT and M.width(head) <= start then
+      lines[#lines + 1] = padded(head, start) .. line
+    else
+      if i == 1 then lines[#lines + 1] = head end
+      if line ~= '' then lines[#lines + 1] = (' '):rep(start) .. line end
+    end
+  end
+end
+
+--- Rows of cells below each other, indented by two. The last cell is wrapped below itself; where it
+--- has no room beside the others it begins in a line of its own.
+--- @param rows string[][] all with as many cells
+--- @param columns integer
+--- @return string a line break at its end, unless there is no row
+function M.rows(rows, columns)
+  local widths, lines, start = widths_of(rows), {}, 2
+  for _, width in ipairs(widths) do start = start + width + 2 end
+  if columns - start < LEAST then start = INDENT end
+  for _, row in ipairs(rows) do add_row(lines, row, widths, start, columns) end
+  for i, line in ipairs(lines) do lines[i] = line:gsub('%s+$', '') .. '\n' end
+  return table.concat(lines)
+end
+
+return M
