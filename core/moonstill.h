@@ -252,6 +252,9 @@ int32_t ms_char_upper(int32_t c);
 int32_t ms_char_lower(int32_t c);
 int32_t ms_char_title(int32_t c);
 int32_t ms_char_category(int32_t c);
+/* How many bytes of a text fit into so many columns of a terminal, and *width of them they take:
+ * two for a wide character, none for a mark, which goes with what is before it. */
+int64_t ms_text_fit(const char *text, int64_t bytes, int64_t columns, int64_t *width);
 
 /* `path`: a tokenizer.json, or the folder that holds it. A component that is not built is
  * MS_EUNSUPPORTED and named. */

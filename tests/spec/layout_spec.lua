@@ -4,13 +4,39 @@ local sorted = require 'moonstill.base.sorted'
 local tools = require 'tests.support.tools'
 local usage = require 'moonstill.prompt.usage'
 
+local ACUTE, JOINER, SELECTOR = '\204\129', '\226\128\141', '\239\184\143'
+
 describe('a text for a width', function()
-  it('is as wide as it has characters', function()
-    assert.same({ 0, 3, 3 }, { layout.width '', layout.width 'abc', layout.width 'ä€…' })
+  it('is as wide as a terminal shows it', function()
+    for text, width in pairs {
+      [''] = 0, abc = 3, ['a~ b'] = 4, ['ä€…'] = 3,
+      ['h\195\169'] = 2, ['he' .. ACUTE] = 2,         -- é, and e with an accent of its own
+      ['日本'] = 4, ['ﾊﾝ'] = 2, ['Ａ'] = 2, ['한'] = 2,  -- wide, half and full width
+      ['😀'] = 2, ['❤'] = 1, ['❤' .. SELECTOR] = 2, [JOINER] = 0,
+      ['🇩🇪'] = 2, ['⟦x⟧'] = 3,
+      ['a\255b'] = 3, ['\228\184'] = 2,               -- no UTF-8: a column for each byte
+    } do
+      assert.equal(width, layout.width(text), text)
+    end
+  end)
+  it('ends with dots where it is too long, between characters', function()
+    assert.equal('abc', layout.cut('abc', 3))
+    assert.equal('ab…', layout.cut('abcd', 3))
+    assert.equal('日…', layout.cut('日本語', 4))
+    assert.equal('e' .. ACUTE .. '…', layout.cut('e' .. ACUTE .. 'fg', 2))
+    assert.equal('…', layout.cut('日本', 1))
+    assert.equal('', layout.cut('日本', 0))
+  end)
+  it('is filled up with blanks', function()
+    assert.equal('日  ', layout.padded('日', 4))
+    assert.equal('  日', layout.padded('日', 4, 'right'))
+    assert.equal(' 日 ', layout.padded('日', 4, 'middle'))
+    assert.equal('long', layout.padded('long', 2))
   end)
   it('is broken between words, each line as full as it can be', function()
     assert.same({ 'ab cd', 'ef', 'longer-than-it', 'g' }, layout.wrap('ab  cd\nef longer-than-it g', 5))
     assert.same({ 'ä€ ä€', 'ä' }, layout.wrap('ä€ ä€ ä', 5))
+    assert.same({ '日本', '語' }, layout.wrap('日本 語', 6))
     assert.same({ '' }, layout.wrap(' \n ', 5))
     assert.same({ 'a >= 1' }, layout.wrap('a >=' .. layout.TIE .. '1', 80))
     assert.same({ 'a', '>= 1' }, layout.wrap('a >=' .. layout.TIE .. '1', 5))

@@ -1,4 +1,9 @@
---- Texts laid out for a width: lines broken between words, and rows below each other.
+--- Texts laid out for a width: lines broken between words, and rows below each other. Widths are
+--- those that a terminal shows.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
 
 local M = {}
 
@@ -8,13 +13,48 @@ M.TIE = '\194\160'
 local INDENT = 6  -- of a row's last cell where there is no room beside the others
 local LEAST = 24  -- columns that a last cell needs beside the others
 local WIDEST = 24 -- of the other cells: a longer text stands out
+local DOTS = '\226\128\166' -- …
 
---- How many columns a text takes: a character each, however many bytes it has.
+local width_out = ffi.new 'int64_t[1]' -- scratch, read at once
+
+--- The part of a text that fits into so many columns, how many it takes, and the rest.
+--- @param text string
+--- @param columns integer
+--- @return string part
+--- @return integer width
+--- @return string rest
+function M.fitting(text, columns)
+  local bytes = tonumber(C.ms_text_fit(text, #text, columns, width_out))
+  return text:sub(1, bytes), tonumber(width_out[0]), text:sub(bytes + 1)
+end
+
+--- How many columns of a terminal a text takes: a Chinese character two, an accent by itself none.
 --- @param text string
 --- @return integer
 function M.width(text)
-  local _, continued = text:gsub('[\128-\191]', '')
-  return #text - continued
+  if not text:find '[^ -~]' then return #text end
+  local _, width = M.fitting(text, check.EXACT)
+  return width
+end
+
+--- A text of at most so many columns: one that is longer ends with dots.
+--- @param text string
+--- @param columns integer
+--- @return string
+function M.cut(text, columns)
+  if M.width(text) <= columns then return text end
+  return columns < 1 and '' or (M.fitting(text, columns - 1)) .. DOTS
+end
+
+--- A text with blanks up to a width.
+--- @param text string
+--- @param columns integer
+--- @param align? string 'left' (the default), 'right', 'middle'
+--- @return string
+function M.padded(text, columns, align)
+  local room = math.max(0, columns - M.width(text))
+  local left = align == 'right' and room or align == 'middle' and math.floor(room / 2) or 0
+  return (' '):rep(left) .. text .. (' '):rep(room - left)
 end
 
 --- A text as lines of at most so many columns, broken between words; blanks and line breaks are all
@@ -63,8 +103,6 @@ function M.paragraphs(text, columns)
   return table.concat(lines, '\n')
 end
 
-local function padded(text, columns) return text .. (' '):rep(columns - M.width(text)) end
-
 -- How wide each cell but the last is.
 local function widths_of(rows)
   local widths = {}
@@ -78,10 +116,10 @@ end
 
 local function add_row(lines, row, widths, start, columns)
   local head = ' '
-  for c = 1, #row - 1 do head = head .. ' ' .. padded(row[c], widths[c]) .. ' ' end
+  for c = 1, #row - 1 do head = head .. ' ' .. M.padded(row[c], widths[c]) .. ' ' end
   for i, line in ipairs(M.wrap(row[#row], columns - start)) do
     if i == 1 and start > INDENT and M.width(head) <= start then
-      lines[#lines + 1] = padded(head, start) .. line
+      lines[#lines + 1] = M.padded(head, start) .. line
     else
       if i == 1 then lines[#lines + 1] = head end
       if line ~= '' then lines[#lines + 1] = (' '):rep(start) .. line end
