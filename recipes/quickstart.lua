@@ -4,6 +4,7 @@
 ---
 ---   moonstill recipes/quickstart.lua [seeds=3] [teacher.steps=0]
 ---
+--- Ctrl-C saves, and the same command goes on from there; after the end it shows the result again.
 --- With a teacher that has learnt nothing (teacher.steps=0) the distilled student must lose.
 local ms = require 'moonstill'
 
@@ -33,7 +34,7 @@ local cfg = ms.config({
     lr = ms.option(3e-3, 'peak learning rate', 'number >= 0') },
   student = { width = ms.option(64, 'of the hidden states', 'integer >= 1'),
     layers = ms.option(3, 'of the transformer', 'integer >= 1'),
-    steps = ms.option(800, 'optimiser steps', 'integer >= 0'),
+    steps = ms.option(800, 'optimiser steps', 'integer >= 1'),
     tokens = ms.option(1024, 'of an optimiser step', 'integer >= 1'),
     lr = ms.option(5e-3, 'of the student that learns from labels', 'number >= 0'),
     lr_distilled = ms.option(5e-3, 'of the one that is distilled', 'number >= 0') },
@@ -47,12 +48,21 @@ local cfg = ms.config({
   end,
 })
 
-if cfg.resume ~= 'auto' or cfg.max_steps ~= 0 then
-  ms.config.refuse "'resume' and 'max_steps' do nothing here: teacher.steps, student.steps"
+if cfg.max_steps ~= 0 then
+  ms.config.refuse "'max_steps' does nothing here: teacher.steps, student.steps"
+elseif type(cfg.resume) == 'string' and cfg.resume ~= 'auto' then
+  ms.config.refuse "'resume' cannot be a folder here: auto, true or false"
 end
 
 local CONTEXT = 256
 local HEADS = 4
+local SAMPLES = 3 -- of the held-out problems, whose answers are shown
+
+local width = ms.comparison.width()
+local function say(text) print(text) io.stdout:flush() end
+local function tell(text, ...) say(ms.comparison.wrap(text:format(...), width)) end
+
+-- data and models --------------------------------------------------------------------------------
 
 local function config(vocab, shape)
   local roles = ms.bpe.roles(vocab)
@@ -71,24 +81,26 @@ local function head_of(list, n)
   return part
 end
 
---- The files of one repetition: a tokenizer and the three sets of problems, opened.
-local function prepare(folder, seed)
+--- The files of one repetition: a tokenizer, and the problems that the teacher learns from, the
+--- students learn from, and nobody learns from. What is there already stays.
+local function prepare(trial, seed, valid)
   local problems = ms.toy.problems('train', cfg.data.teacher, 100 + seed, cfg.data.slips)
-  local valid = ms.toy.problems('valid', cfg.data.valid, 100 + seed)
-  local vocabulary = ms.bpe.learn(ms.toy.texts(head_of(problems, 1000)), 2000)
-  local work = { folder = folder, seed = seed, problems = valid, vocab = ms.bpe.size(vocabulary),
-    tokenizer = folder .. '/tokenizer' }
-  ms.bpe.write(work.tokenizer, vocabulary, CONTEXT)
+  local work = { trial = trial, seed = seed, problems = valid, tokenizer = trial:path 'tokenizer' }
+  if not trial:has 'tokenizer/generation_config.json' then
+    local vocabulary = ms.bpe.learn(ms.toy.texts(head_of(problems, 1000)), 2000)
+    ms.bpe.write(work.tokenizer, vocabulary, CONTEXT)
+  end
   work.chat = ms.chat.open(work.tokenizer)
   local function set(name, list)
-    local path = ('%s/%s.jsonl'):format(folder, name)
-    ms.toy.write(path, list)
-    return ms.dataset.open(path, work.chat, { max_tokens = CONTEXT, quiet = true })
+    if not trial:has(name) then ms.toy.write(trial:path(name), list) end
+    return ms.dataset.open(trial:path(name), work.chat, { max_tokens = CONTEXT, quiet = true })
   end
-  work.train, work.valid = set('train', problems), set('valid', valid)
-  work.few = set('few', head_of(problems, cfg.data.student))
+  work.all, work.valid = set('train-teacher.jsonl', problems), set('valid.jsonl', valid)
+  work.few = set('train.jsonl', head_of(problems, cfg.data.student))
   return work
 end
+
+-- training ---------------------------------------------------------------------------------------
 
 --- One optimiser step's micro-batches, with a teacher or without.
 local function learn(step, student, teacher)
@@ -104,52 +116,42 @@ local function learn(step, student, teacher)
   step:update()
 end
 
---- Trains a model and returns what is told of it: rate, and the curves of validation loss and KL.
---- `teacher` is whom the KL is measured to; `distil` says whether it teaches.
-local function train(work, name, model, data, plan, teacher, distil)
-  local entry = { name = name, model = model, x = {}, loss = {}, kl = {} }
-  local seconds, tokens = 0, 0
+--- Trains a model in a folder. `teacher` is whom the KL is measured to; `distil` says whether it
+--- teaches.
+local function train(work, folder, model, data, plan, teacher, distil)
   local optim = { lr = plan.lr, warmup = 0.1, final = 0.05, clip = 1, weight_decay = 0.01,
     beta2 = 0.95 }
-  local folder = ('%s/%s'):format(work.folder, (name:gsub('[^%w]+', '-')))
-  local run = ms.run.open({ output = folder, seed = work.seed, resume = false, epochs = 0,
-    max_steps = plan.steps, batch = { tokens = plan.tokens, micro_tokens = plan.tokens },
-    optim = optim, checkpoint = { every = plan.steps } }, { student = model, data = data,
+  local run = ms.run.open({ output = folder, seed = work.seed, epochs = 0, max_steps = plan.steps,
+    resume = cfg.resume ~= false and 'auto', batch = { tokens = plan.tokens,
+    micro_tokens = plan.tokens }, optim = optim,
+    checkpoint = { every = math.ceil(plan.steps / 4), keep = 1 } }, { student = model, data = data,
     carry = work.tokenizer, schedules = { lr = ms.schedule.cosine(optim) } })
-  local function validate(step)
-    local v = run:validate { data = work.valid, teacher = teacher }
-    entry.x[#entry.x + 1], entry.loss[#entry.loss + 1] = step, v.loss
-    entry.kl[#entry.kl + 1] = v.kl or 0
-  end
-  validate(0)
+  local function validate() run:validate { data = work.valid, teacher = teacher } end
+  if run.state.step == 0 then validate() end
   for step in run:steps() do
     learn(step, model, distil and teacher)
-    seconds, tokens = seconds + step.seconds, tokens + step.tokens
-    if step:every(math.ceil(plan.steps / 10)) and step.number < plan.steps then
-      validate(step.number)
+    if step:every(math.ceil(plan.steps / 10)) then validate() end
+  end
+  validate()
+  run:finish()
+end
+
+--- What a run has written of itself: tokens, seconds, and its validations.
+local function read_metrics(entry, folder)
+  entry.tokens, entry.seconds = 0, 0
+  for _, line in ms.json.lines(folder .. '/metrics.jsonl') do
+    if line.kind == 'train' then
+      entry.tokens, entry.seconds = entry.tokens + line.tokens, entry.seconds + line.seconds
+    else
+      table.insert(entry.steps, line.step)
+      table.insert(entry.loss, line.loss)
+      if entry.kl then table.insert(entry.kl, line.terms.kd.loss) end
     end
   end
-  validate(plan.steps)
-  run:finish()
-  entry.rate = seconds > 0 and tokens / seconds or nil
-  return entry
 end
 
---- Answers of a model to all held-out problems: the share that is exact, and the first text.
-local function examine(work, entry)
-  local prompts, right = {}, 0
-  for i, p in ipairs(work.problems) do prompts[i] = work.chat:prompt(p.messages[1].content) end
-  local answers = entry.model:generate(prompts, { max_new = 96 })
-  for i, ids in ipairs(answers) do
-    local text = work.chat.tokenizer:decode(ids, { skip_special = true })
-    if ms.toy.answer(text) == work.problems[i].answer then right = right + 1 end
-    if i == 1 then entry.sample = text end
-  end
-  entry.exact = right / #work.problems
-end
-
---- A teacher that is not trained (teacher.steps=0): no curve, only its loss.
-local function untrained(work, name, model)
+--- The validation loss of a teacher that is not trained (teacher.steps=0).
+local function untrained(work, model)
   local value, weight = 0, 0
   local plan = work.valid:steps(0, 0, { tokens = 2048, micro_tokens = 2048 })
   for step in plan:each() do
@@ -158,97 +160,147 @@ local function untrained(work, name, model)
     value, weight = value + r[1].value, weight + r[1].weight
     batch:free()
   end
-  return { name = name, model = model, x = { 0 }, loss = { value / weight }, kl = { 0 } }
+  return value / weight
 end
 
---- One repetition: the entries of teacher, SFT student and distilled student.
-local function repetition(seed)
-  local work = prepare(('%s/seed-%d'):format(cfg.output, seed), seed)
+--- Has a model answer all held-out problems: which it gets right, and its first answers.
+local function examine(work, entry, model)
+  local prompts = {}
+  for i, p in ipairs(work.problems) do prompts[i] = work.chat:prompt(p.messages[1].content) end
+  for i, ids in ipairs(model:generate(prompts, { max_new = 96 })) do
+    local text = work.chat.tokenizer:decode(ids, { skip_special = true })
+    entry.right[i] = ms.toy.answer(text) == work.problems[i].answer
+    if i <= SAMPLES then entry.answers[i] = text end
+  end
+end
+
+-- stages -----------------------------------------------------------------------------------------
+
+-- Three models, in the order in which they are trained: the name of each, its folder, which data
+-- it learns from, what its weights begin with, and what a newcomer is told.
+local stages = {
+  { name = 'teacher', folder = 'teacher', data = 'all', plan = cfg.teacher, seed = 0,
+    short = 'learns %d such problems by their labels',
+    about = 'It learns to predict the worked answers of %d problems, its labels.' },
+  { name = 'SFT student', folder = 'sft', data = 'few', plan = cfg.student, seed = 1000,
+    short = 'is smaller, and learns %d of them by their labels',
+    about = 'A smaller model, to compare with: it learns from %d of the labels alone, which is '
+      .. 'called supervised fine-tuning (SFT).' },
+  { name = 'distilled student', folder = 'distilled', data = 'few', plan = cfg.student, seed = 1000,
+    short = 'is its twin, and learns the same %d from the teacher as well',
+    about = 'It begins with the SFT student\'s weights and makes as many steps on the same %d '
+      .. 'problems. But at each word it also learns how likely the teacher finds each next one.' },
+}
+
+local function problems_of(stage)
+  return stage.data == 'all' and cfg.data.teacher or cfg.data.student
+end
+
+--- One stage: the model's entry for the table, known from an earlier call or made.
+local function do_stage(work, i, stage, teacher)
+  local folder = work.trial:path(stage.folder)
   local held = { train = true, dtype = cfg.dtype, device = cfg.device }
-  local teacher = ms.model.create(config(work.vocab, cfg.teacher), seed, held)
-  local first = cfg.teacher.steps > 0 and train(work, 'teacher', teacher, work.train, cfg.teacher)
-    or untrained(work, 'teacher', teacher)
-  local entries = { first }
-  local plan = { steps = cfg.student.steps, tokens = cfg.student.tokens }
-  for i, name in ipairs { 'SFT student', 'distilled student' } do
-    local student = ms.model.create(config(work.vocab, cfg.student), seed + 1000, held)
-    plan.lr = i == 1 and cfg.student.lr or cfg.student.lr_distilled
-    entries[i + 1] = train(work, name, student, work.few, plan, teacher, i == 2)
+  local model = ms.model.create(config(work.chat.tokenizer:size(), stage.plan),
+    work.seed + stage.seed, held)
+  local entry = { name = stage.name, parameters = model:info().parameters, steps = {}, loss = {},
+    kl = teacher and {}, right = {}, answers = {} }
+  if stage.plan.steps > 0 then
+    local plan = { steps = stage.plan.steps, tokens = stage.plan.tokens,
+      lr = i == 3 and cfg.student.lr_distilled or stage.plan.lr }
+    train(work, folder, model, work[stage.data], plan, teacher, i == 3)
+    read_metrics(entry, folder)
+  else
+    model:save(folder .. '/student', { carry = work.tokenizer })
+    entry.steps[1], entry.loss[1] = 0, untrained(work, model)
   end
-  for _, entry in ipairs(entries) do
-    examine(work, entry)
-    entry.parameters = entry.model:info().parameters
-    entry.model:free()
-    entry.model = nil
+  tell('Now it answers the %d problems that nobody learns from.', #work.problems)
+  examine(work, entry, model)
+  model:free()
+  return work.trial:keep(stage.folder, entry)
+end
+
+--- One repetition: the entries of the three models.
+local function repetition(trial, seed, valid)
+  local entries, work, teacher = {}, nil, nil
+  for i, stage in ipairs(stages) do
+    entries[i] = trial:result(stage.folder)
+    say ''
+    tell('stage %d of %d: the %s%s', i, #stages, stage.name,
+      entries[i] and ', which is trained already' or '')
+    if not entries[i] then
+      tell(stage.about, problems_of(stage))
+      work = work or prepare(trial, seed, valid)
+      if i > 1 and not teacher then
+        teacher = ms.model.open(trial:path 'teacher/student', { device = cfg.device })
+      end
+      entries[i] = do_stage(work, i, stage, teacher)
+    end
   end
-  work.chat:free()
-  return entries, work
+  if teacher then teacher:free() end
+  if work then work.chat:free() end
+  return entries
 end
 
 -- telling ----------------------------------------------------------------------------------------
 
-local function last(list) return list[#list] end
+local function introduce(example)
+  tell 'Three small language models learn, from random weights, to work out problems such as this:'
+  say(('\n%s\n'):format(ms.comparison.wrap(example.messages[1].content, width, '  ')))
+  for _, stage in ipairs(stages) do
+    say(ms.comparison.wrap(stage.short:format(problems_of(stage)), width,
+      ('  the %-18s '):format(stage.name)))
+  end
+  say ''
+  tell('In what they learn, %.3g %% of the steps are worked out wrong, on purpose. A teacher helps '
+    .. 'where labels are few or not to be trusted; with 8000 problems for all and no wrong step, '
+    .. 'both students end alike. They are compared by %d other problems, worked out right.',
+    100 * cfg.data.slips, cfg.data.valid)
+  tell 'Ctrl-C saves; the same command goes on from there, and shows the result again at the end.'
+end
 
-local function print_table(entries)
-  print(('\n%-20s %11s %9s %16s %18s %15s'):format('', 'parameters', 'tokens/s', 'validation loss',
-    'KL to the teacher', 'exact answers'))
-  for i, e in ipairs(entries) do
-    print(('%-20s %11d %9s %16.4f %18s %13.1f %%'):format(e.name, e.parameters,
-      e.rate and ('%.0f'):format(e.rate) or '-', last(e.loss), i > 1 and ('%.4f'):format(last(e.kl))
-      or '-', 100 * e.exact))
+local function tell_result(trial, entries, valid)
+  local path = trial:path 'curves.svg'
+  ms.plot.write(path, ms.comparison.curves(entries))
+  say('\n' .. ms.comparison.sketch(entries, width))
+  say(ms.comparison.table(entries, width) .. '\n')
+  tell('Validation loss: cross entropy of the held-out answers, in nats a token. KL to the '
+    .. 'teacher: how far what a student finds likely is from what the teacher does. Exact: the '
+    .. 'right number at the end.')
+  for i = 1, math.min(SAMPLES, #valid) do
+    say('\n' .. ms.comparison.sample(entries, valid, i, width))
+  end
+  say ''
+  tell('%s', ms.comparison.verdict(entries[2], entries[3]))
+  tell('The curves are in %s', path)
+end
+
+-- Commands for the folder in which this one was given.
+local function tell_next()
+  local program, place = ms.trial.program(), arg[0]:gsub('[^/]*$', '')
+  say '\nWhat to do next:'
+  for _, line in ipairs { { ('chat %s/distilled/student'):format(cfg.output), 'ask it a problem' },
+    { place .. 'distill.lua --help', 'distil a model of your own' },
+    { '', 'the prompt: README has a tour' } } do
+    local words = ('  %s %s'):format(program, line[1]):gsub(' $', '')
+    local all = ('%-54s  # %s'):format(words, line[2])
+    say(#all <= width and all or words)
   end
 end
 
-local function curves(entries, what, title)
-  local panel = { title = title, x_label = 'step', y_label = 'nats per token', log = true,
-    series = {} }
-  for i, e in ipairs(entries) do
-    if what == 'loss' or i > 1 then
-      panel.series[#panel.series + 1] = { name = e.name, style = i, x = e.x,
-        y = e[what] }
-    end
-  end
-  return panel
-end
-
-local function print_samples(entries, problem)
-  print('\nproblem: ' .. problem.messages[1].content)
-  for _, e in ipairs(entries) do print(('%-18s %s'):format(e.name .. ':', e.sample)) end
-end
-
-local function tell(entries, work)
-  local loss = curves(entries, 'loss', 'Validation loss')
-  local kl = curves(entries, 'kl', 'KL to the teacher')
-  local path = work.folder .. '/curves.svg'
-  ms.plot.write(path, { loss, kl })
-  print('\n' .. ms.plot.sketch(loss))
-  print_table(entries)
-  print_samples(entries, work.problems[1])
-  print('\ncurves: ' .. path)
-end
-
---- Smallest, mean and largest of what the repetitions gave.
-local function spread(list)
-  local low, high, sum = math.huge, -math.huge, 0
-  for _, v in ipairs(list) do low, high, sum = math.min(low, v), math.max(high, v), sum + v end
-  return low, sum / #list, high
-end
-
-local function tell_margins(losses, exacts)
-  local wins = 0
-  for i = 1, #losses do if losses[i] > 0 and exacts[i] > 0 then wins = wins + 1 end end
-  print('\nmargin of the distilled student over the SFT student (smallest, mean, largest):')
-  print(('  validation loss lower by    %7.4f %7.4f %7.4f'):format(spread(losses)))
-  print(('  exact answers more by       %6.1f %% %5.1f %% %5.1f %%'):format(spread(exacts)))
-  print(('  better in both: %d of %d'):format(wins, #losses))
-end
-
-local losses, exacts, began = {}, {}, os.time()
+local losses, exacts = {}, {}
+local settings = ms.trial.settings(cfg, { 'seeds' })
+local trial = ms.trial.open(cfg.output, settings, cfg.resume)
 for i = 1, cfg.seeds do
-  local entries, work = repetition(cfg.seed + i - 1)
-  tell(entries, work)
-  losses[i] = last(entries[2].loss) - last(entries[3].loss)
-  exacts[i] = 100 * (entries[3].exact - entries[2].exact)
+  local seed = cfg.seed + i - 1
+  local valid = ms.toy.problems('valid', cfg.data.valid, 100 + seed)
+  if i == 1 then introduce(valid[1]) else say(('\nseed %d'):format(seed)) end
+  local one = i == 1 and trial or trial:inner('seed-' .. seed)
+  local entries = repetition(one, seed, valid)
+  tell_result(one, entries, valid)
+  losses[i], exacts[i] = ms.comparison.margin(entries[2], entries[3])
 end
-tell_margins(losses, exacts)
-print(('%d s in all'):format(os.time() - began))
+if cfg.seeds > 1 then
+  say '\nMargin of the distilled student over the SFT student:'
+  say(ms.comparison.margins(losses, exacts))
+end
+tell_next()

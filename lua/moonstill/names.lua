@@ -7,6 +7,7 @@ local M = {
   cache = { module = 'data.cache' },
   ce = { module = 'loss.kd', field = 'ce' },
   chat = { module = 'text.chat' },
+  comparison = { module = 'toy.comparison' },
   config = { module = 'run.config' },
   dataset = { module = 'data.dataset' },
   device = { module = 'tensor.device' },
@@ -34,6 +35,7 @@ local M = {
   tensor = { module = 'tensor.tensor' },
   tokenizer = { module = 'text.tokenizer' },
   toy = { module = 'toy.toy' },
+  trial = { module = 'toy.trial' },
 }
 
 return M

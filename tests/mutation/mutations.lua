@@ -1179,4 +1179,18 @@ return {
     new = 'local may = false' },
   { name = 'a cell is wider than its column', file = 'lua/moonstill/base/columns.lua',
     specs = { 'columns' }, old = 'while layout.width(line) > width do', new = 'while false do' },
+  -- the quickstart -------------------------------------------------------------------------------
+  { name = 'the worse student is called better', file = 'lua/moonstill/toy/comparison.lua', specs = { 'quickstart' },
+    old = 'local exact = compared(count(b.right), count(a.right))',
+    new = 'local exact = compared(count(a.right), count(b.right))' },
+  { name = 'chance is not named', file = 'lua/moonstill/toy/comparison.lua', specs = { 'quickstart' },
+    old = '<= 1.96 * math.sqrt(only_a + only_b)', new = '< 0' },
+  { name = 'a result counts without its student', file = 'lua/moonstill/toy/trial.lua', specs = { 'quickstart' },
+    old = "if C.ms_path_kind(self:path(name) .. '/student/config.json') ~= 1 then return nil end", new = '' },
+  { name = 'a trial goes on with other settings', file = 'lua/moonstill/toy/trial.lua', specs = { 'quickstart' },
+    old = 'if old then return check_settings(folder, settings, old) end', new = 'if old then return end' },
+  { name = 'resume=false sets a folder of others aside', file = 'lua/moonstill/toy/trial.lua',
+    specs = { 'quickstart' },
+    old = 'if file and resume == false then return set_aside(folder) end',
+    new = 'if C.ms_path_kind(folder) ~= 0 and resume == false then return set_aside(folder) end' },
 }

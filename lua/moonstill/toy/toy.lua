@@ -180,7 +180,10 @@ function M.answer(text)
   return tonumber((text:match '.*answer: (%d+)'))
 end
 
-local function check_problems(problems)
+--- An error unless these are problems, as `problems` makes them.
+--- @package
+--- @param problems table[]
+function M.check(problems)
   for i, p in ipairs(check.table('toy', 'problems', problems)) do
     check.table('toy', 'problem ' .. i, p)
     local name = ('messages of problem %d'):format(i)
@@ -198,7 +201,7 @@ end
 --- @return string[]
 function M.texts(problems)
   local texts = {}
-  check_problems(problems)
+  M.check(problems)
   for _, p in ipairs(problems) do
     for _, message in ipairs(p.messages) do
       texts[#texts + 1] = message.role .. '\n' .. message.content
@@ -214,7 +217,7 @@ end
 function M.write(path, problems)
   local lines = {}
   check.path('toy', path)
-  check_problems(problems)
+  M.check(problems)
   for i, p in ipairs(problems) do
     lines[i] = json.encode({ messages = json.array(p.messages), answer = p.answer },
       { order = { 'messages', 'role' } })
