@@ -138,6 +138,7 @@ local function right(name)
   local start = ffi.new('int32_t[2]', 0, 3)
   local ids = ffi.new('int32_t[3]', 1, 2, 3)
   local calls = {
+    ['generate.answer'] = function() return made 'model', made 'chat', 'x', { max_new = 1 } end,
     ['batch()'] = function() return { { tokens = { 1, 2 }, response = { 1, 0 }, weight = 1 } } end,
     ['batch.new'] = function() return ids, 3, start, 1, ffi.new 'float[3]', ffi.new 'float[3]' end,
     ['batch.from'] = function() return { { 1 } }, { { 2, 3 } }, { 1 } end,

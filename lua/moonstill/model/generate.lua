@@ -2,6 +2,7 @@
 --- `model:stream`; text in, text out here; and answers as rows of data.
 ---
 ---   print(ms.generate.text(model, tok, 'Once upon a time', { temperature = 0.8 }))
+---   print(ms.generate.answer(model, chat, 'How many legs has a spider?'))
 ---   for piece in ms.generate.pieces(model, tok, 'Once upon a time') do io.write(piece) end
 ---   ms.generate.write('answers.jsonl', teacher, chat, prompts, { max_new = 512 })
 ---
@@ -313,6 +314,27 @@ end
 local function check_chat(chat)
   check.table('generate', 'chat', chat)
   handles.pointer('tokenizer', chat.tokenizer)
+end
+
+-- answers ----------------------------------------------------------------------------------------
+
+--- What `answer` takes.
+M.answer_options = schema.new('generate', {
+  max_new = option(512, 'longest answer in tokens', 'integer >= 1 <= 2147483647'),
+}, M.text_options)
+
+--- A model's answer to a question, or to a conversation so far; where the model has no turns, what
+--- follows the text. `chat:reply` tells more of it, and shows it as it comes.
+--- @param model ms_model
+--- @param chat ms_chat of the model: `ms.chat.open(model)`
+--- @param question string|table[] a user's text, or messages
+--- @param options? table see `answer_options`
+--- @return string
+function M.answer(model, chat, question, options)
+  handles.pointer('model', model)
+  check_chat(chat)
+  local text = chat:reply(model, question, schema.take('generate', M.answer_options, options))
+  return text
 end
 
 --- The ids of a prompt, as `rows` takes it.

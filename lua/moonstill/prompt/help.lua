@@ -23,14 +23,18 @@ The modules, loaded when first named:
   ms.plot ms.json                 curves; JSON
   ms.tensor ms.ops ms.scope       tensors, single operations; what frees them
 
-A start:
-  m = ms.model.open "FOLDER"
-  t = ms.tokenizer.open "FOLDER"
-  ms.generate.text(m, t, "Once upon a time", { max_new = 40 })
-  s = ms.model.shrink(m, { layers = 1 })
-  b = ms.batch({ t:ids "Once upon" }, { t:ids " a time" })
+A start, with what ./bootstrap quickstart leaves, or a model and conversations
+of your own:
+  m = ms.model.open "out/quickstart/teacher/student"
+  chat = ms.chat.open(m)
+  q = "Mia has 7 pens. Mia finds 5 more. How many pens does Mia have now?"
+  ms.generate.answer(m, chat, q)
+  s = ms.model.shrink(m, { layers = 2 })
+  data = ms.dataset.open("out/quickstart/valid.jsonl", chat)
+  b = data:batch { 1, 2, 3 }
   r = s:evaluate(b, { ms.ce(), ms.kd(m:targets(b)) })
   r[2].value / r[2].weight
+  s:save "out/small"
 ]]
 
 -- Made when moonstill is built (cmake/docs.lua); a stock LuaJIT has none.

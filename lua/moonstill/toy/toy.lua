@@ -211,7 +211,7 @@ function M.texts(problems)
   return texts
 end
 
---- Writes problems as JSON lines: `messages`, and `answer` beside them.
+--- Writes problems as conversations, a line of JSON each.
 --- @param path string
 --- @param problems table[]
 function M.write(path, problems)
@@ -219,8 +219,7 @@ function M.write(path, problems)
   check.path('toy', path)
   M.check(problems)
   for i, p in ipairs(problems) do
-    lines[i] = json.encode({ messages = json.array(p.messages), answer = p.answer },
-      { order = { 'messages', 'role' } })
+    lines[i] = json.encode({ messages = json.array(p.messages) }, { order = { 'role' } })
   end
   local text = table.concat(lines, '\n') .. '\n'
   check(C.ms_file_write(path, text, #text))
