@@ -28,6 +28,7 @@ typedef struct ms_stream ms_stream;
 typedef struct ms_lock ms_lock;
 typedef struct ms_tokenizer ms_tokenizer;
 typedef struct ms_detokenizer ms_detokenizer;
+typedef struct ms_pattern ms_pattern;
 typedef struct ms_batch ms_batch;
 typedef struct ms_cache ms_cache;
 typedef struct ms_map ms_map;
@@ -315,6 +316,15 @@ ms_status ms_detokenizer_new(const ms_tokenizer *tok, int skip_special, ms_detok
 ms_status ms_detokenizer_add(ms_detokenizer *detok, int32_t id, const char **text, int64_t *bytes);
 void ms_detokenizer_free(ms_detokenizer *detok);
 
+/* A regular expression in PCRE2's own syntax, over UTF-8: what is none there matches nothing. */
+ms_status ms_pattern_new(const char *text, int64_t bytes, ms_pattern **out);
+void ms_pattern_free(ms_pattern *pattern);
+/* The last of the matches that follow each other from the text's beginning on: first byte and last
+ * byte + 1 of the first of its groups that took part, or of all of it where none did. *start -1: there
+ * is no match, and an empty one is none. What takes too long is an error. */
+ms_status ms_pattern_last(const ms_pattern *pattern, const char *text, int64_t bytes, int64_t *start,
+                          int64_t *end);
+
 /* ---- data sets ---- */
 
 /* held[i] = 1 for the samples of `count` rows, those whose tokens have the smallest hashes by this seed
@@ -355,6 +365,7 @@ ms_status ms_batch_new(int64_t tokens, const int32_t *token, int64_t segments,
                        ms_batch **out);
 void ms_batch_free(ms_batch *batch);
 int64_t ms_batch_tokens(const ms_batch *batch);
+int64_t ms_batch_segments(const ms_batch *batch);
 enum { MS_ON_RESPONSE = 0, MS_ON_ALL = 1 };
 double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
 
@@ -501,6 +512,14 @@ ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, 
 /* The same values without gradients; keeps no activations. */
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,
                             const ms_term *term, ms_term_result *result);
+/* What a segment of a batch has of a term: sums over its positions, as in ms_term_result. */
+typedef struct ms_segment_result {
+  double value, weight, agree;
+} ms_segment_result;
+/* The same, and part[segments * terms], of which a segment's terms stand side by side. */
+ms_status ms_model_evaluate_parts(ms_model *model, const ms_batch *batch, int32_t terms,
+                                  const ms_term *term, ms_term_result *result,
+                                  ms_segment_result *part);
 /* The fused head alone: hidden f32 [rows, width], head f32 or bf16 [vocab, width], scale and
  * soft_cap as in ms_target_new, label [rows] (NULL without CE), response and all: weights [rows]
  * (NULL: as in ms_batch_new). d_hidden f32 [rows, width] is set, d_head f32 [vocab, width] is added

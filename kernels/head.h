@@ -95,8 +95,13 @@ typedef struct ms_head_term {
   const float *log_p, *log_rest;
 } ms_head_term;
 
+/* What is told of each row and term, where it is asked for: its value with t_scale, and whether the
+ * top choices agree. A row without weight has nothing. */
+enum { MS_HEAD_EACH_VALUE = 0, MS_HEAD_EACH_AGREE, MS_HEAD_EACH };
+
 typedef struct ms_head_args {
   double *total;          /* [terms, MS_HEAD_TOTALS]: added to, row by row */
+  double *each;           /* [rows, terms, MS_HEAD_EACH], or NULL */
   ms_head_record *record; /* [rows, terms], scratch */
   ms_act logits; /* [rows, vocab]: of the head's product; becomes the gradient when `gradient` */
   const int32_t *label; /* [rows]; NULL without CE */

@@ -88,6 +88,10 @@ static ms_status read_totals(ms_head_work *w) {
   const ms_head_call *c = w->call;
   size_t bytes = (size_t)c->terms * MS_HEAD_TOTALS * sizeof *w->total;
   MS_TRY(MS_OP(c->dev, read, w->host_total, w->total, bytes));
+  if (c->each) {
+    bytes = (size_t)(c->rows * c->terms) * MS_HEAD_EACH * sizeof *c->each;
+    MS_TRY(MS_OP(c->dev, read, c->each, w->each, bytes));
+  }
   for (int32_t i = 0; i < c->terms; i++) {
     const double *sum = w->host_total + i * MS_HEAD_TOTALS;
     c->result[i] = (ms_term_result){.value = sum[MS_HEAD_VALUE],
@@ -169,7 +173,9 @@ static ms_status loss_pass(ms_head_work *w, const chunk *part) {
     w->term[i].row = w->row[on] + part->first;
     if (w->term[i].k) MS_TRY(topk_rows(w, i, part->from[on], part->count[on]));
   }
+  int64_t before = part->first * c->terms * MS_HEAD_EACH;
   ms_head_args a = {.total = w->total,
+                    .each = c->each ? w->each + before : NULL,
                     .record = w->record,
                     .logits = w->logits,
                     .label = c->label ? w->label + part->first : NULL,

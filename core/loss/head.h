@@ -22,6 +22,7 @@ typedef struct ms_head_call {
   ms_act d_hidden;              /* [rows, width], set; none: no gradients are made */
   float *d_head;                /* [vocab, width], added to; NULL: frozen head */
   ms_term_result *result;       /* [terms] */
+  double *each;                 /* [rows, terms, MS_HEAD_EACH], host; NULL: not asked for */
   ms_head_workspace *workspace; /* NULL: allocated and freed by the call */
 } ms_head_call;
 

@@ -25,7 +25,7 @@ typedef struct ms_head_work {
    * with weight, or -1; sums over the rows for each term */
   int32_t *label, *row[2];
   float *weight[2];
-  double *total;
+  double *total, *each;
   /* on the device, for a chunk */
   ms_act logits;
   ms_head_record *record;

@@ -22,6 +22,10 @@ static void list_fulls(ms_head_work *w) {
   }
 }
 
+static size_t each_bytes(const ms_head_call *c) {
+  return c->each ? (size_t)(c->rows * c->terms) * MS_HEAD_EACH * sizeof *c->each : 0;
+}
+
 /* The device's part with chunks of `size` rows; with `base` NULL only adds up. */
 static size_t lay_device(ms_head_work *w, char *base, int64_t size) {
   const ms_head_call *c = w->call;
@@ -32,6 +36,7 @@ static size_t lay_device(ms_head_work *w, char *base, int64_t size) {
     w->weight[on] = ms_cut(base, &u, rows * sizeof *w->weight[on]);
   }
   w->total = ms_cut(base, &u, terms * MS_HEAD_TOTALS * sizeof *w->total);
+  w->each = ms_cut(base, &u, each_bytes(c));
   w->record = ms_cut(base, &u, n * terms * sizeof *w->record);
   w->logits.dtype = c->dev->ops->precision.logits;
   w->logits.at = ms_cut(base, &u, ms_act_bytes(w->logits, size * c->head.vocab));
@@ -66,10 +71,12 @@ static size_t lay_host(ms_head_work *w, char *base) {
   return u;
 }
 
-/* Rows of a chunk: what fits into the budget, in chunks of equal size. */
+/* Rows of a chunk: what fits into the budget, in chunks of equal size. What is told of each row is
+ * beside the budget, so that it changes no chunk, and no bit of the sums. */
 static int64_t chunk_size(ms_head_work *w) {
   const ms_head_call *c = w->call;
   size_t budget = c->budget > 0 ? (size_t)c->budget : MS_HEAD_BUDGET;
+  ms_cut(NULL, &budget, each_bytes(c));
   size_t all = lay_device(w, NULL, 0);
   int64_t few = 64, most;
   size_t per_row = (lay_device(w, NULL, few) - all + (size_t)few - 1) / (size_t)few;

@@ -97,6 +97,7 @@ void ms_batch_free(ms_batch *batch) {
   ms_free(batch);
 }
 
+int64_t ms_batch_segments(const ms_batch *batch) { return batch->segments; }
 int64_t ms_batch_tokens(const ms_batch *batch) { return batch->tokens; }
 
 double ms_batch_weight(const ms_batch *batch, int on) {

@@ -5,6 +5,7 @@
 
 #include "../base/memory.h"
 #include "../group/group.h"
+#include "../../kernels/head.h"
 #include "../loss/head.h"
 #include "batch.h"
 #include "decoder.h"
@@ -230,9 +231,27 @@ static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *
   return MS_OK;
 }
 
+/* Adds what was told of each row up over the segments. */
+static void sum_segments(const ms_batch *batch, const supervised *s, int32_t terms,
+                         const ms_term *term, const double *each, ms_segment_result *part) {
+  int64_t segment = 0;
+  for (int64_t r = 0; r < s->rows; r++) {
+    while (s->row[r] >= batch->segment_start[segment + 1]) segment++;
+    for (int32_t i = 0; i < terms; i++) {
+      ms_segment_result *to = &part[segment * terms + i];
+      const double *of = each + (r * terms + i) * MS_HEAD_EACH;
+      double a = s->weight[term[i].on][r];
+      if (!(a > 0)) continue;
+      to->value += a * of[MS_HEAD_EACH_VALUE];
+      to->agree += a * of[MS_HEAD_EACH_AGREE];
+      to->weight += a;
+    }
+  }
+}
+
 /* Forward, head, and with `learn` backward. */
 static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, const ms_term *term,
-                          int learn, ms_term_result *result) {
+                          int learn, double *each, ms_term_result *result) {
   ms_model *model = pass->model;
   ms_act hidden;
   MS_TRY(ms_pass_forward(pass, &hidden));
@@ -247,6 +266,7 @@ static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, con
                        .d_hidden = learn ? ms_pass_d_hidden(pass) : (ms_act){NULL, MS_F32},
                        .d_head = learn ? model->head.g : NULL,
                        .result = result,
+                       .each = each,
                        .workspace = &model->head_workspace};
   ms_model_head(model, &call.head);
   MS_TRY(ms_head_learn(&call));
@@ -254,27 +274,43 @@ static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, con
 }
 
 static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervised *s,
-                           int32_t terms, const ms_term *term, int learn, ms_term_result *result) {
+                           int32_t terms, const ms_term *term, int learn, double *each,
+                           ms_term_result *result) {
   ms_pass pass = batch_pass(model, batch);
   pass.rows = s->rows;
   pass.row = s->row;
   if (learn) pass.first = ms_model_first(model);
-  ms_status st = run_pass(&pass, s, terms, term, learn, result);
+  ms_status st = run_pass(&pass, s, terms, term, learn, each, result);
   ms_pass_end(&pass);
   return st;
 }
 
+/* `part`: [segments, terms], or NULL. */
+static ms_status run_rows(ms_model *model, const ms_batch *batch, const supervised *s,
+                          int32_t terms, const ms_term *term, int learn, ms_term_result *result,
+                          ms_segment_result *part) {
+  void *each = NULL;
+  if (!s->rows) {
+    memset(result, 0, (size_t)terms * sizeof *result);
+    return MS_OK;
+  }
+  if (part)
+    MS_TRY(ms_alloc((size_t)(s->rows * terms) * MS_HEAD_EACH * sizeof(double), "loss: of each row",
+                    &each));
+  ms_status st = run_terms(model, batch, s, terms, term, learn, each, result);
+  if (part && st == MS_OK) sum_segments(batch, s, terms, term, each, part);
+  ms_free(each);
+  return st;
+}
+
 static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
-                     int learn, ms_term_result *result) {
+                     int learn, ms_term_result *result, ms_segment_result *part) {
   supervised s;
   MS_TRY(check_terms(batch, terms, term));
   MS_TRY(ms_batch_check(model, batch));
   MS_TRY(find_rows(batch, terms, term, &s));
-  ms_status st = MS_OK;
-  if (s.rows)
-    st = run_terms(model, batch, &s, terms, term, learn, result);
-  else
-    memset(result, 0, (size_t)terms * sizeof *result);
+  if (part) memset(part, 0, (size_t)(batch->segments * terms) * sizeof *part);
+  ms_status st = run_rows(model, batch, &s, terms, term, learn, result, part);
   ms_free(s.memory);
   return st;
 }
@@ -293,11 +329,17 @@ ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, 
   MS_REQUIRE(!model->summed,
              "learn: the step's last batch was learnt: its gradients are those of all ranks, and "
              "nothing may be added before the optimizer's step, or zero_gradients");
-  MS_TRY(run(model, batch, terms, term, 1, result));
+  MS_TRY(run(model, batch, terms, term, 1, result, NULL));
   return last ? ms_model_sum_gradients(model, last) : MS_OK;
 }
 
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,
                             const ms_term *term, ms_term_result *result) {
-  return run(model, batch, terms, term, 0, result);
+  return run(model, batch, terms, term, 0, result, NULL);
+}
+
+ms_status ms_model_evaluate_parts(ms_model *model, const ms_batch *batch, int32_t terms,
+                                  const ms_term *term, ms_term_result *result,
+                                  ms_segment_result *part) {
+  return run(model, batch, terms, term, 0, result, part);
 }

@@ -52,7 +52,13 @@ static void add_totals(const ms_head_args *args, int64_t r) {
     const ms_head_term *t = &args->term[i];
     const ms_head_record *c = &args->record[r * args->terms + i];
     double a = t->weight[r], *sum = args->total + i * MS_HEAD_TOTALS;
+    double *each = args->each ? args->each + (r * args->terms + i) * MS_HEAD_EACH : NULL;
+    if (each) each[MS_HEAD_EACH_VALUE] = each[MS_HEAD_EACH_AGREE] = 0;
     if (!(a > 0)) continue;
+    if (each) {
+      each[MS_HEAD_EACH_VALUE] = c->value * t->t_scale;
+      each[MS_HEAD_EACH_AGREE] = c->agree;
+    }
     sum[MS_HEAD_VALUE] += a * (c->value * t->t_scale);
     sum[MS_HEAD_WEIGHT] += a;
     sum[MS_HEAD_ROWS] += 1;

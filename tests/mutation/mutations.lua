@@ -1193,4 +1193,11 @@ return {
     specs = { 'quickstart' },
     old = 'if file and resume == false then return set_aside(folder) end',
     new = 'if C.ms_path_kind(folder) ~= 0 and resume == false then return set_aside(folder) end' },
+  { name = 'a pattern: the first match counts', file = 'core/text/pattern.c', specs = { 'pattern' },
+    old = 'at = found[1] > at ? found[1] : behind(text, n, at);', new = 'break;' },
+  { name = 'parts: all rows are the first sample\'s', file = 'core/model/learn.c', specs = { 'parts' },
+    old = 'while (s->row[r] >= batch->segment_start[segment + 1]) segment++;',
+    new = 'if (s->row[r] >= batch->segment_start[segment + 1]) segment = 0;' },
+  { name = 'parts: what is told of each row is taken from the chunks', file = 'core/loss/workspace.c',
+    specs = { 'parts' }, old = 'ms_cut(NULL, &budget, each_bytes(c));', new = ';' },
 }

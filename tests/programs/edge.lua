@@ -85,6 +85,7 @@ function make.lock()
 end
 function make.generator() return ms.generate.open(make.model(), { { 1 } }, nil, 1) end
 function make.term() return ms.ce(1) end
+function make.pattern() return require 'moonstill.text.pattern'.new 'a(.)' end
 function make.stream() return require 'moonstill.base.stream'.open 'tokenizer.json' end
 function make.chat() return ms.chat.open '.' end
 
@@ -168,6 +169,8 @@ local function right(name)
     ['model:targets'] = function() return made 'batch', { target = 'topk', k = 2 } end,
     ['model:learn'] = function() return made 'batch', { ms.ce(1) } end,
     ['model:evaluate'] = function() return made 'batch', { ms.ce(1) } end,
+    ['model:evaluate_parts'] = function() return made 'batch', { ms.ce(1) } end,
+    ['eval()'] = function() return made 'model', { { text = 'ab' } }, { exact = 0 } end,
     ['model:logits'] = function() return made 'batch', { 0, 1 } end,
     ['model:generate'] = function() return { { 1 } }, { max_new = 1 } end,
     ['model:stream'] = function() return { { 1 } }, { max_new = 1 } end,
@@ -186,7 +189,7 @@ local HERE = 'edge.lua:%d+:'
 local count, bad = 0, {}
 
 -- Modules hand these to each other.
-local INNER = { pointer = true, wrap = true, pack = true, ask = true, run = true }
+local INNER = { pointer = true, wrap = true, pack = true, ask = true, run = true, run_parts = true, reader = true }
 
 -- What an error may not do: blame a line of the library for what its caller did.
 local function check(name, why)

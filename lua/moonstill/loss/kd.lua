@@ -271,6 +271,31 @@ function M.run(call, model, b, terms)
   return list
 end
 
+--- `model:evaluate_parts`: what each segment of a batch has of the terms.
+--- @package
+--- @param model ffi.cdata* `ms_model *`
+--- @param b ms_batch
+--- @param terms ms_loss_term[]
+--- @return ms_result[] see `ms.result`
+--- @return { value: number, weight: number, agree: number }[][] parts by segment, then by term
+function M.run_parts(model, b, terms)
+  local c_batch, parts = handles.pointer('batch', b), {}
+  check.table('model', 'terms', terms)
+  local n = pack(terms, nil)
+  local list, memory = results.list(terms)
+  local segments = tonumber(C.ms_batch_segments(c_batch))
+  local part = ffi.new('ms_segment_result[?]', math.max(segments * n, 1))
+  check(C.ms_model_evaluate_parts(model, c_batch, n, c_terms, memory, part))
+  for k = 1, segments do
+    parts[k] = {}
+    for i = 1, n do
+      local of = part[(k - 1) * n + i - 1]
+      parts[k][i] = { value = of.value, weight = of.weight, agree = of.agree }
+    end
+  end
+  return list, parts
+end
+
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
 return setmetatable(M, {
   __call = function(_, target, ...) return new_divergence(target, ...) end,

@@ -303,6 +303,19 @@ function methods:evaluate(b, terms)
   return kd.run(C.ms_model_evaluate, pointer(self), b, terms)
 end
 
+--- The same as `evaluate`, and what each segment of the batch has of each term: sums over its
+--- positions, `parts[segment][term]`.
+---
+---   local _, parts = model:evaluate_parts(batch, { ms.ce() })
+---   parts[1][1].value / parts[1][1].weight            -- the first sample's loss
+--- @param b ms_batch
+--- @param terms ms_loss_term[]
+--- @return ms_result[] one for each term, see `ms.result`
+--- @return { value: number, weight: number, agree: number }[][] parts
+function methods:evaluate_parts(b, terms)
+  return kd.run_parts(pointer(self), b, terms)
+end
+
 --- Generates from prompts.
 --- @param prompts integer[][] lists of ids
 --- @param options? table see `ms.generate.options`; without `stop` answers end at `model:ends()`

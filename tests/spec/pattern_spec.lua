@@ -1,0 +1,50 @@
+--- Regular expressions of users: what of a text its last match captures.
+local pattern = require 'moonstill.text.pattern'
+local tools = require 'tests.support.tools'
+
+local function last(text, subject)
+  local p = pattern.new(text)
+  local found = p:last(subject)
+  p:free()
+  return found
+end
+
+describe('a pattern', function()
+  it('gives what the last match captures', function()
+    assert.equal('1,300', last('#### (.*)', 'one\n#### 12\ntwo\n#### 1,300'))
+    assert.equal('#### 12', last('#### .*', '#### 12\n'))
+    assert.equal('7', last('(?:answer|result): (\\d+)', 'answer: 5, result: 7'))
+    assert.is_nil(last('#### (.*)', 'none'))
+    assert.is_nil(last('a', ''))
+  end)
+  it('takes the first group that took part, and all of the match where none did', function()
+    assert.equal('b', last('a(b)|c(d)', 'abx'))
+    assert.equal('d', last('a(b)|c(d)', 'ab cd'))
+    assert.equal('c', last('a(b)|c', 'ab c'))
+    assert.equal('b', last('(?<x>b)', 'ab'))
+  end)
+  it('passes over empty matches', function()
+    assert.equal('xx', last('x*', 'axxb'))
+    assert.is_nil(last('x*', 'ab'))
+    assert.is_nil(last('(?=b)', 'ab'))
+    assert.equal('b', last('a\\Kb', 'ab ab'))
+  end)
+  it('reads characters, and bytes that are none match nothing', function()
+    assert.equal('ü', last('é(.)', '\255éü\255'))
+    assert.is_nil(last('a.', 'a\255'))
+    assert.equal('b', last('(.)\\z', 'a\0b'))
+  end)
+  it('is refused where it is no regular expression, with the place', function()
+    tools.fails("the pattern 'a(b' is no regular expression: missing closing parenthesis, at byte 4",
+      pattern.new, 'a(b')
+    tools.fails('pattern: 65537 bytes, not in 0..65536', pattern.new, ('a'):rep(65537))
+    tools.fails('pattern is nothing, expected a string', pattern.new)
+  end)
+  it('ends a search that takes too long', function()
+    tools.fails('the pattern takes too long', last, '(a+)+$', ('a'):rep(40) .. 'b')
+  end)
+  it('gives memory back whatever fails', function()
+    local function all() return last('a(b|c)+', 'abcbc') end
+    assert.is_true(tools.walk_memory(all, 'c') > 3)
+  end)
+end)
