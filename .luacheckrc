@@ -15,5 +15,5 @@ files['tests'] = { max_line_length = 120 }
 files['tests/spec'] = { std = '+busted', globals = { 'ms' }, max_line_length = 120 }
 files['tests/support/handler.lua'] = { std = '+busted' }
 -- the command line and the prompt hand these to the user
-files['lua/moonstill/prompt/cli.lua'] = { globals = { 'ms', 'arg' } }
+files['lua/moonstill/prompt/cli.lua'] = { globals = { 'ms', 'arg', 'help' } }
 files['lua/moonstill/prompt/repl.lua'] = { globals = { 'ms', 'help', '_' } }

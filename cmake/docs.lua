@@ -1,63 +1,38 @@
---- Gathers the docstrings of modules for `help` at the prompt:
----   luajit cmake/docs.lua OUT MODULE.lua...
---- OUT is a module: by the last word of a module's name, what `require` calls it (`path`), its head
---- (`about`) and its functions in order, each with the line by which a function is known
---- (`linedefined`), name, arguments and text. What modules hand to each other (`--- @package`) is
---- left out.
+--- Gathers the docstrings of modules for `help`: luajit cmake/docs.lua OUT MODULE.lua...
+--- OUT is a module: by name below moonstill ("loss.kd"), what prompt/docstrings.lua finds in each.
+package.path = 'lua/?.lua;' .. package.path
+local docstrings = require 'moonstill.prompt.docstrings'
 
-local function block_text(lines)
-  for i, line in ipairs(lines) do lines[i] = line:gsub('^%s*%-%-%- ?', '') end
-  return table.concat(lines, '\n')
+local function sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
 end
+jit.off(sorted_keys)
 
-local function is_inner(lines)
-  for _, line in ipairs(lines) do
-    if line == '--- @package' then return true end
+local function write(out, value)
+  if type(value) ~= 'table' then
+    return out:write(type(value) == 'string' and ('%q'):format(value) or tostring(value))
   end
-  return false
-end
-
--- "M" for a module's function, another word for a method of what it makes.
-local PATTERN = '^%s*function ([%a_]+)[.:]([%a_][%w_]*)(%b())'
-
-local function parse(path)
-  local doc, block, number = { functions = {} }, {}, 0
-  for line in io.lines(path) do
-    number = number + 1
-    if line:find '^%s*%-%-%-' then
-      block[#block + 1] = line
-    else
-      if #block > 0 then
-        local holder, name, arguments = line:match(PATTERN)
-        if name and not is_inner(block) then
-          table.insert(doc.functions, { line = number, name = name, arguments = arguments,
-            method = holder ~= 'M', text = block_text(block) })
-        elseif not name and not doc.about then
-          doc.about = block_text(block)
-        end
-      end
-      doc.about = doc.about or ''
-      block = {}
-    end
+  out:write '{'
+  for _, key in ipairs(sorted_keys(value)) do
+    out:write(type(key) == 'number' and ('[%d]='):format(key) or ('[%q]='):format(key))
+    write(out, value[key])
+    out:write ',\n'
   end
-  return doc
+  out:write '}'
 end
 
-local function write(out, doc, path)
-  out:write(('{ path = %q, about = %q, functions = {\n'):format(path, doc.about))
-  for _, f in ipairs(doc.functions) do
-    out:write(('{ line = %d, name = %q, arguments = %q, method = %s, text = %q },\n'):format(f.line,
-      f.name, f.arguments, tostring(f.method), f.text))
-  end
-  out:write '} },\n'
-end
-
-local out = assert(io.open(arg[1], 'w'))
-out:write 'return {\n'
+local all = {}
 for i = 2, #arg do
-  local name = arg[i]:match '([%w_]+)%.lua$'
-  out:write(('[%q] = '):format(name))
-  write(out, parse(arg[i]), (arg[i]:gsub('^lua/', ''):gsub('%.lua$', ''):gsub('/', '.')))
+  local file = assert(io.open(arg[i]))
+  local name = arg[i]:gsub('^lua/moonstill/', ''):gsub('%.lua$', ''):gsub('/', '.')
+  all[name] = docstrings.parse(file:read '*a')
+  file:close()
 end
-out:write '}\n'
-out:close()
+local out = assert(io.open(arg[1], 'w'))
+out:write 'return '
+write(out, all)
+out:write '\n'
+assert(out:close())

@@ -474,6 +474,7 @@ void ms_target_free(ms_target *target);
 /* What there is to know of an objective but its formula. Its number is ms_term's `objective`. */
 typedef struct ms_objective {
   const char *name;
+  const char *meaning;      /* its formula, in p of the teacher and q of the student */
   const char *parameter;    /* its name; NULL: the objective has none */
   double normal, low, high; /* the parameter's default and bounds */
   int open;                 /* the upper bound itself is not allowed */

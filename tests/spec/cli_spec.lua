@@ -316,37 +316,26 @@ describe('the prompt without a terminal', function()
     has(err, "'<eof>'")
   end)
   it('helps', function()
-    local ms = require 'moonstill'
-    local _, out = feed 'help()\n'
+    local status, out, err = feed('help()\nhelp(ms.model)\nhelp "kd.k"\nhelp(1)\n'
+      .. 'm = ms.model.open "tests/fixtures/qwen3"\nhelp(m)\n')
+    assert.equal(1, status)
     has(out, 'Ctrl-D leaves')
-    for name in out:gmatch 'ms%.([%a_]+)' do assert.truthy(ms[name], name) end
-    assert.equal(out, select(2, feed 'help(ms)\n'))
-    local list = select(2, feed 'help(ms.model)\n')
-    has(list, 'Hugging Face folders in and out')
-    has(list, '\nms.model.shrink(teacher, options)\n    A student from some layers of a teacher;')
-    assert.is_nil(list:find('evaluate', 1, true)) -- of a model, not of the module
-    assert.is_nil(select(2, feed 'help(ms.kd)\n'):find('ms.kd.ask', 1, true)) -- for other modules
-    out = select(2, feed 'm = ms.model.open "tests/fixtures/qwen3"\nhelp(m)\n')
-    has(out, 'model qwen3')
-    has(out, '\nx:evaluate(b, terms)\n    The same values without gradients.\n')
-    has(out, '\nx:free()\n    Frees what it holds now.')
-    assert.is_nil(out:find('shrink', 1, true))
-    out = select(2, feed 'help(ms.model.shrink)\n')
-    has(out, 'ms.model.shrink(teacher, options)\nA student')
-    has(out, '@param teacher ms_model\n')
-    for module, want in pairs { kd = 'temperature +T of both distributions',
-      optimizer = 'clip +0 +largest global gradient norm; 0: no clipping%s+%(number from 0 to 1e9%)',
-      generate = 'max_new +64 +longest answer in tokens %(integer >= 1%)' } do
-      out = select(2, feed(('help(ms.%s)\n'):format(module)))
-      has(out, ('\nms.%s.options: '):format(module))
-      assert.truthy(out:find('\n  ' .. want), out)
-      assert.truthy(select(2, feed(('help(ms.%s.options)\n'):format(module))):find('\n  ' .. want))
-    end
-    has(select(2, feed 'help(ms.scope)\n'), '`ms.scope(body)` runs `body(own)`')
-    has(select(2, feed 'help(ms.option)\n'), 'ms.option(default, meaning, kind)\nAn option')
-    has(select(2, feed 'help(ms.ce)\n'), 'ms.ce(...)\n')
-    assert.equal('a\tnumber\n', select(2, feed 'help { a = 1 }\n'))
-    has(select(2, feed 'help(print)\n'), 'no text')
-    has(select(3, feed 'help(1)\n'), 'nothing to say about a number')
+    has(out, 'Hugging Face folders in and out')
+    has(out, '\nms.model.shrink(teacher, options)\n    A student from some layers of a teacher;')
+    has(out, '\nkd.k, target.k: entries of a topk target\n')
+    has(out, '\nmodel:evaluate(batch, terms)\n    The losses of a batch')
+    has(err, 'nothing to say about a number')
+    assert.equal('moonstill ' .. require 'moonstill'._VERSION .. '; help() helps\n', select(2, feed 'ms\n'))
+  end)
+  it('helps in code and in recipes as well', function()
+    local path = recipe 'local ms = require "moonstill" help(ms.ce) ms.help "kd.k"'
+    local status, out = moonstill(path)
+    assert.equal(0, status)
+    has(out, 'ms.ce(weight, options)\nA term of a loss')
+    has(out, 'kd.k, target.k: entries')
+    assert.same({ 0, out, '' }, { moonstill('-e', 'help(ms.ce) ms.help "kd.k"') })
+    -- without the executable, docstrings are read from the sources
+    assert.same({ 0, out, '' }, { tools.run(('LUA_PATH=%s luajit %s'):format(tools.quote(package.path),
+      recipe 'local ms = require "moonstill" ms.help(ms.ce) ms.help "kd.k"')) })
   end)
 end)

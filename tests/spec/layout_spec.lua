@@ -45,6 +45,10 @@ describe('a text for a width', function()
     assert.equal('a b c\nd\n\n  code   as it is, however long\n\ne', layout.paragraphs(
       'a\nb c d\n\n  code   as it is, however long\n\ne', 6))
   end)
+  it('may be indented within its width', function()
+    assert.equal('    ab\n\n    cd', layout.paragraphs('ab\n\ncd', 7, 4))
+    assert.equal('    ab\n    cd', layout.paragraphs('ab cd', 8, 4))
+  end)
 end)
 
 describe('rows', function()

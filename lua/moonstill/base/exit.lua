@@ -3,7 +3,7 @@
 local leaving = { __tostring = function(e) return e.message end }
 
 --- @param exit integer the process's exit status
---- @param message string
+--- @param message string what stands on stderr
 return function(exit, message)
   error(setmetatable({ exit = exit, message = message }, leaving), 0)
 end

@@ -85,6 +85,11 @@ function M.kind(what, ctype, free, options)
   return kind
 end
 
+--- Whether there are handles of that name: those of modules that are loaded.
+--- @param what string
+--- @return boolean
+function M.has(what) return kinds[what] ~= nil end
+
 --- Whether a value is a handle of a kind, freed or not.
 --- @param what string
 --- @param x any

@@ -171,6 +171,7 @@ end
 --- @param text string
 --- @param name? string what errors call it; default "JSON"
 --- @param options? { ordered?: boolean }
+--- @return any
 function M.decode(text, name, options)
   return decode(C.ms_doc_parse_json, text, name or 'JSON', builder_of(options))
 end
@@ -178,6 +179,7 @@ end
 --- The value of a YAML text: one document, YAML 1.2's core schema. An empty one is null.
 --- @param text string
 --- @param name? string what errors call it; default "YAML"
+--- @return any
 function M.decode_yaml(text, name) return decode(C.ms_doc_parse_yaml, text, name or 'YAML') end
 
 -- what was written --------------------------------------------------------------------------------
@@ -276,12 +278,14 @@ end
 --- The value of a JSON file.
 --- @param path string
 --- @param options? table as for `decode`
+--- @return any
 function M.read(path, options)
   return decode_file(C.ms_doc_parse_json, path, builder_of(options))
 end
 
 --- The value of a YAML file.
 --- @param path string
+--- @return any
 function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
 
 -- lines ------------------------------------------------------------------------------------------

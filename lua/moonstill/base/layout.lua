@@ -88,9 +88,11 @@ end
 --- are, all others are filled up to the width.
 --- @param text string
 --- @param columns integer
+--- @param indent? integer blanks before each line, within the width
 --- @return string without a line break at its end
-function M.paragraphs(text, columns)
-  local lines, paragraph = {}, {}
+function M.paragraphs(text, columns, indent)
+  local lines, paragraph, before = {}, {}, (' '):rep(indent or 0)
+  columns = columns - #before
   for line in (text .. '\n'):gmatch '(.-)\n' do
     if line:find '^%S' then
       paragraph[#paragraph + 1] = line
@@ -100,6 +102,7 @@ function M.paragraphs(text, columns)
     end
   end
   add_wrapped(lines, paragraph, columns)
+  for i, line in ipairs(lines) do lines[i] = line == '' and '' or before .. line end
   return table.concat(lines, '\n')
 end
 

@@ -17,6 +17,7 @@ local length = ffi.new 'int32_t[1]'
 
 --- group: the core's `ms_group *`; rank, from 0, and size; writes, prints: whether this rank does.
 --- @class ms_ranks
+--- @package
 local methods = {}
 
 --- Adds a list of numbers up over the ranks, in place.

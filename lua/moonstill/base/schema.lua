@@ -19,11 +19,13 @@ local M = {}
 
 -- one option -------------------------------------------------------------------------------------
 
+--- One option of a module, or key of a configuration: what it must be, its default and its meaning.
 --- @class ms_option
 --- @field kind? string see `moonstill.base.kinds`; nil: that of the default
---- @field default? any
---- @field meaning? string
+--- @field default? any what it is where it is not given
+--- @field meaning? string what help says of it
 --- @field values? any[] one of these, in place of a kind
+--- @field meanings? table<any, string> what each of them means
 --- @field required? boolean a configuration must give it
 --- @field rule? string[] see `beside`
 local methods = {}
@@ -66,11 +68,12 @@ function M.optional(kind, meaning) return declare { meaning = meaning, kind = ki
 --- @param values any[]
 --- @param default? any
 --- @param meaning? string
+--- @param meanings? table<any, string> what each value means, for help
 --- @return ms_option
-function M.one_of(values, default, meaning)
+function M.one_of(values, default, meaning, meanings)
   if type(values) ~= 'table' or values[1] == nil then fail('one_of: a list is needed') end
   if default == nil then default = values[1] end
-  return declare { values = values, default = default, meaning = meaning }
+  return declare { values = values, default = default, meaning = meaning, meanings = meanings }
 end
 
 --- Says that the option does something only where another one beside it has one of these values, or
@@ -102,11 +105,11 @@ end
 function M.over(base, own)
   local o = M.is_option(own) and own or M.option(own)
   local all = declare { default = o.default, meaning = o.meaning, kind = o.kind, values = o.values,
-    required = o.required, rule = o.rule }
+    meanings = o.meanings, required = o.required, rule = o.rule }
   if base then
     all.meaning, all.rule = o.meaning or base.meaning, o.rule or base.rule
     if not o.kind and not o.values and takes(base, o.default) then
-      all.kind, all.values = base.kind, base.values
+      all.kind, all.values, all.meanings = base.kind, base.values, base.meanings
     end
   end
   if not all.values then all.kind = all.kind or kind_of_default(all.default) end
@@ -215,12 +218,19 @@ function M.new(what, list, more)
 end
 
 local declared = setmetatable({}, { __mode = 'k' }) -- by table: keys that a recipe has declared
+local lists = setmetatable({}, { __mode = 'k' })    -- by table: its options, see `list`
 
 --- Remembers which keys of a configuration's table a recipe has declared: a module that is given
 --- the table takes those it knows and passes over the others, which are the recipe's.
 --- @param t table
 --- @param keys table<string, boolean>
-function M.declare(t, keys) declared[t] = keys end
+--- @param list? { key: string, option: ms_option }[] what help says of them
+function M.declare(t, keys, list) declared[t], lists[t] = keys, list end
+
+--- The options of a configuration's table; nil for any other value.
+--- @param t any
+--- @return { key: string, option: ms_option }[]?
+function M.listed(t) return lists[t] end
 
 --- A configuration's table as one of which any key may be asked, and so are its inner tables; what
 --- the recipe has declared goes along. Anything else is returned as it is.

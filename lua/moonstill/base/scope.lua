@@ -12,7 +12,8 @@ local function finish(list, ok, ...)
   return ...
 end
 
---- @param body fun(own: fun(x: any): any): ...
+--- @param body fun(own: fun(x: any): any): ... gets `own`, which returns what it is given
+--- @return any ... what `body` returns
 return function(body)
   check.func('scope', 'body', body)
   local list = {}

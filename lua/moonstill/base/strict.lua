@@ -37,7 +37,7 @@ end
 --- @param absent? table<string, true> fields that may be nil
 --- @return table
 function M.class(what, methods, absent)
-  return { __index = function(self, name)
+  return { what = what, __index = function(self, name)
     local method = methods[name]
     if method ~= nil or type(name) ~= 'string' or absent and absent[name] then return method end
     local names = sorted.keys(self, methods)
@@ -46,6 +46,26 @@ function M.class(what, methods, absent)
     end
     refuse(what, name, names, next(methods) and sorted.keys(methods) or names)
   end }
+end
+
+local marked = setmetatable({}, { __mode = 'k' }) -- by plain table: what errors and help call it
+
+--- Says what a plain table is, of which any name may be asked.
+--- @param what string
+--- @param t table
+--- @return table t
+function M.mark(what, t)
+  marked[t] = what
+  return t
+end
+
+--- What an object is called: "step"; nil where it is none.
+--- @param x any
+--- @return string?
+function M.what(x)
+  if type(x) ~= 'table' then return nil end
+  local mt = getmetatable(x)
+  return marked[x] or type(mt) == 'table' and rawget(mt, 'what') or nil
 end
 
 return M

@@ -7,6 +7,7 @@ local M = {}
 ffi.cdef 'void *realloc(void *p, size_t bytes); void free(void *p);'
 
 --- @class ms_array
+--- @package
 --- @field p ffi.cdata* the elements, from 0; another pointer after each `reserve` or `add`
 --- @field count integer
 --- @field size integer bytes of an element

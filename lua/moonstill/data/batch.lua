@@ -18,6 +18,8 @@ local ints = ffi.typeof 'int32_t[?]'
 local floats = ffi.typeof 'float[?]'
 local ON = { response = C.MS_ON_RESPONSE, all = C.MS_ON_ALL }
 
+--- Some samples as one flat run of tokens, on the side of the core: what models learn from. Free
+--- it, or make it inside `ms.scope`; the batches of a step are freed by the step.
 --- @class ms_batch
 local batch = handles.kind('batch', 'ms_batch', C.ms_batch_free)
 local methods, pointer = batch.methods, batch.pointer
@@ -160,14 +162,18 @@ function M.from(prompts, answers, ...)
   return pack(segments)
 end
 
---- `ms.batch { segment, .. }`: a segment is an array of token ids, or a table with `tokens` (an
---- array, or cdata with `count`), `response` and `all` (weights of predicting positions, arrays or
---- cdata of the same length), and `weight`, which multiplies both. `ms.batch(prompts, answers)` is
---- `ms.batch.from`.
-return setmetatable(M, {
-  __call = function(_, segments, ...)
-    if type(segments) ~= 'table' then fail('batch: a list of segments expected') end
-    if select('#', ...) > 0 then return M.from(segments, ...) end
-    return pack(segments)
-  end,
-})
+--- Makes a batch of segments; the caller frees it. With more arguments it is `ms.batch.from`.
+---
+---   ms.batch { { 5, 6, 7 }, { tokens = { 1, 2, 3 }, response = { 0, 1, 0 } } }
+--- @param segments table[] each an array of token ids (from 0), or a table with `tokens` (an array,
+---   or cdata with `count`), `response` and `all` (weights of the predicting positions, arrays or
+---   cdata as long; not given: 0 for `response`, 1 for `all`), and `weight`, which multiplies both
+--- @param ... any as for `from`
+--- @return ms_batch
+local function make(_, segments, ...)
+  if type(segments) ~= 'table' then fail('batch: a list of segments expected') end
+  if select('#', ...) > 0 then return M.from(segments, ...) end
+  return pack(segments)
+end
+
+return setmetatable(M, { __call = make })

@@ -97,7 +97,7 @@ local function add_blocks(self, s)
 end
 
 --- Adds a sample, or what `over_long` makes of it.
---- @param self { samples: ms_samples, report: ms_reading, options: table, chat: ms_chat }
+--- @param self { samples: ms_samples, report: ms_report, options: table, chat: ms_chat }
 --- @param s { ids: ffi.cdata*, level: ffi.cdata*, n: integer, text: boolean, weight: number,
 ---   row: integer, place: string } text: all of it is one text
 function M.add(self, s)

@@ -1,7 +1,8 @@
 --- Datasets: samples read from files, tokenised once, held as bare arrays.
 ---
 ---   local data = ms.dataset.open('train.jsonl', chat, { max_tokens = 2048 })
----   for step in data:steps(seed, epoch, { tokens = 8192, micro_tokens = 2048 }):each() do
+---   local plan = data:steps(seed, epoch, { tokens = 8192, micro_tokens = 2048 })
+---   for step in plan:each() do
 ---     for _, samples in ipairs(step) do local batch = data:batch(samples) end
 ---   end
 ---
@@ -56,10 +57,11 @@ M.pairs, M.texts = rows.pairs, rows.texts
 
 -- a dataset --------------------------------------------------------------------------------------
 
+--- Samples, tokenised and held as arrays; they are numbered from 1.
 --- @class ms_dataset
 --- @field paths string[] the files it was read from
---- @field report ms_reading what became of the rows
---- @field samples ms_samples all that were read; the data set may be a part of them
+--- @field report ms_report what became of the rows
+--- @field samples table all that were read; the data set may be a part of them
 --- @field parts table[] what comes from each source: `name`, `first` (from 0) and `count` of its
 ---   samples, `weight`, `times`
 local methods = {}

@@ -109,7 +109,7 @@ end
 
 --- Encodes the samples of rows, and adds them in their order. Of each row `done(entry)` or
 --- `failed(entry, why)` is called.
---- @param self { chat: ms_chat, samples: ms_samples, report: ms_reading, options: table,
+--- @param self { chat: ms_chat, samples: ms_samples, report: ms_report, options: table,
 ---   levels: table } levels: empty at first
 --- @param list { sample: table, weight: number, row: integer, place: string, text: boolean }[]
 --- @param done function

@@ -106,6 +106,7 @@ function M.known(row)
 end
 
 --- @class ms_fields
+--- @package
 local methods = {}
 methods.__index = methods
 

@@ -212,7 +212,7 @@ end
 --- @param options table a data set's, with `filter` and `map`
 --- @param s ms_samples none yet: they are added
 --- @param digest? table see `cache.digest`: the rows are added to it
---- @return ms_reading
+--- @return ms_report
 --- @return string[] lines what was said of the rows
 function M.fill(sources, chat, options, s, digest)
   local self = new(chat, options, s, digest)

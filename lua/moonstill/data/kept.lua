@@ -176,7 +176,7 @@ end
 --- @param path string
 --- @param list_of table[] gets the first sample and the number of samples of each source
 --- @return ms_samples?
---- @return ms_reading|string|nil
+--- @return ms_report|string|nil
 --- @return string[]?
 function M.find(path, list_of)
   if C.ms_path_kind(path) == 0 then return nil end
@@ -187,7 +187,7 @@ end
 
 --- Ends samples that go to a cache: they are whole there, or in memory.
 --- @param s ms_samples
---- @param report ms_reading
+--- @param report ms_report
 --- @param lines string[]
 --- @param list_of table[]
 --- @return boolean # whether they are kept

@@ -21,8 +21,9 @@ M.options = schema.new('packing', {
 
 --- What a sample costs, in multiples of one token's share of the attention: its tokens pass through
 --- matrices (`width` stands for them), and each of them looks at those before it.
---- @param length integer
---- @param width number
+--- @param length integer tokens
+--- @param width number see `options`
+--- @return number
 function M.cost(length, width) return length * width + length * length end
 
 -- Samples by falling cost into `bins` micro-batches, each into the cheapest that has room. nil when
@@ -89,6 +90,7 @@ end
 
 -- plans ------------------------------------------------------------------------------------------
 
+--- The steps of an epoch: each is a list of micro-batches, which are lists of numbers of samples.
 --- @class ms_plan
 local methods = {}
 local class = strict.class('plan', methods, { list = true })

@@ -8,17 +8,19 @@ local M = {}
 local FIRST = 10   -- skipped rows whose message is kept
 local REASONS = 50 -- reasons that are counted apart; a file may have a new one in each row
 
---- @class ms_reading
---- @field rows integer read
---- @field dropped integer longer than max_tokens
---- @field truncated integer cut
---- @field endless integer cut behind the beginning of what is learnt, so that its end is not learnt
---- @field split integer cut into pieces, of which there are `pieces`
---- @field pieces integer
+--- What became of the rows of a data set: counts, and what was said of them.
+--- @class ms_report
+--- @field rows integer rows that were read
+--- @field dropped integer samples longer than max_tokens
+--- @field truncated integer samples that were cut
+--- @field endless integer samples cut behind the beginning of what is learnt, so that its end is
+---   not learnt
+--- @field split integer samples cut into pieces, of which there are `pieces`
+--- @field pieces integer into which samples were cut
 --- @field crossing integer samples with tokens that lie across the border of what is learnt
 --- @field thoughts integer answers whose thinking the template leaves out
 --- @field filtered integer rows that the caller's `filter` left out
---- @field skipped integer with errors
+--- @field skipped integer rows with errors
 --- @field errors string[] the first ten of those, with file and line
 --- @field reasons { reason: string, count: integer }[] all of them by reason, the most frequent
 ---   first; a reason's numbers are those of its first row
@@ -30,7 +32,7 @@ local REASONS = 50 -- reasons that are counted apart; a file may have a new one 
 local methods = {}
 local class = strict.class('report', methods)
 
---- @return ms_reading
+--- @return ms_report
 function M.new()
   return setmetatable({ rows = 0, dropped = 0, truncated = 0, endless = 0, split = 0, pieces = 0,
     crossing = 0, thoughts = 0, filtered = 0, skipped = 0, unweighted = 0, open = 0,
@@ -39,7 +41,7 @@ end
 
 --- A report that was kept, with all that one has.
 --- @param kept table its fields
---- @return ms_reading
+--- @return ms_report
 function M.again(kept)
   local self = M.new()
   for key in sorted.pairs(self) do

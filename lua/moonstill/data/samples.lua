@@ -30,6 +30,7 @@ local function new_levels()
 end
 
 --- @class ms_samples
+--- @package
 --- @field count integer samples
 --- @field tokens integer
 --- @field path? string of the cache in which they are

@@ -33,10 +33,13 @@ M.positions = targets.positions
 M.targets = targets.kinds
 
 local OWN = {
-  objective = schema.one_of(M.objectives, nil, 'divergence from the teacher'),
+  objective = schema.one_of(M.objectives, nil, 'divergence from the teacher',
+    objectives.meanings),
   weight = option(0.5, 'of the distillation term; the labels have the rest', 'number >= 0 <= 1'),
-  tail = schema.one_of(M.tails, nil, 'what happens to the mass outside the top k')
-    :beside('target', 'topk'),
+  tail = schema.one_of(M.tails, nil, 'what happens to the mass outside the top k', {
+    bucket = 'it counts as one more symbol, on both sides',
+    renormalize = 'it is left out, and both sides are scaled to sum to 1 without it',
+  }):beside('target', 'topk'),
   t_scale = option('auto', 'factor of the term; auto: T^2 where the objective needs it',
     'auto|false|number > 0 <= 1e6'),
 }
@@ -99,14 +102,13 @@ local function check_target(target, asked)
   end
 end
 
---- One entry of the list. kind: 'ce' or 'kd'; on: its positions; weight, target: may be changed
---- between calls; name: what metrics call it, default its kind.
---- @class ms_loss_term
---- @field kind string
---- @field on string
---- @field weight number
---- @field target? ms_target
---- @field name? string
+--- One term of a loss, made by `ms.ce` or `ms.kd`. It may be kept and used again.
+--- @class ms_term
+--- @field kind string "ce" or "kd"
+--- @field on string the positions it looks at: "response" or "all"
+--- @field weight number what its mean is multiplied with; it may be set
+--- @field target? ms_target what the teacher said; it may be set, see `set`
+--- @field name? string what metrics call it; nil: its kind
 local methods = {}
 local ABSENT = { weight = true, target = true, asked = true, name = true }
 local term = strict.class('term', methods, ABSENT)
@@ -119,7 +121,7 @@ end
 --- Changes weight and, for KD, target (nil: as it was).
 --- @param weight number
 --- @param target? ms_target
---- @return ms_loss_term self
+--- @return ms_term self
 function methods:set(weight, target)
   self.weight = check_weight(weight)
   if target then
@@ -176,11 +178,11 @@ local function arguments(...)
   return ...
 end
 
---- `ms.ce(weight, options)`: the cross-entropy of the labels, over the student's whole vocabulary,
---- at T = 1.
---- @param weight? number default 1
+--- A term of a loss: the cross-entropy of the labels, over the student's whole vocabulary, at T =
+--- 1.
+--- @param weight? number of the term, default 1; one that is nil is an error
 --- @param options? table see `ce_options`
---- @return ms_loss_term
+--- @return ms_term
 function M.ce(...)
   local weight, options = arguments(...)
   local o = schema.take('ce', M.ce_options, options)
@@ -202,11 +204,13 @@ local function new_divergence(target, ...)
   return t
 end
 
---- `ms.kd(target, weight, cfg)`, also `ms.kd.term`: a divergence from a teacher's target.
---- @param target ms_target
---- @param weight? number default 1
---- @param cfg? table see `options`
---- @return ms_loss_term
+--- A term of a loss: the divergence of the student from what a teacher says, see `objective` below.
+--- An error where the options ask for another temperature, vocabulary or kind of target than the
+--- target has.
+--- @param target ms_target what `teacher:targets` or `ms.target` gives
+--- @param weight? number of the term, default 1; one that is nil is an error
+--- @param options? table see `options`
+--- @return ms_term
 function M.term(target, ...) return new_divergence(target, ...) end
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
@@ -253,8 +257,8 @@ end
 --- @param call function of the core
 --- @param model ffi.cdata* `ms_model *`
 --- @param b ms_batch
---- @param terms ms_loss_term[]
---- @return ms_result[] see `ms.result`
+--- @param terms ms_term[]
+--- @return ms_result[]
 function M.run(call, model, b, terms)
   local c_batch, step = handles.pointer('batch', b), step_of.get(b)
   check.table('model', 'terms', terms)
@@ -298,5 +302,6 @@ end
 
 --- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
 return setmetatable(M, {
+  calls = 'term',
   __call = function(_, target, ...) return new_divergence(target, ...) end,
 })

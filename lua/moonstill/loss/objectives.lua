@@ -10,7 +10,7 @@ local M = {}
 local LIST = {}
 for i = 1, C.ms_objectives() do
   local o = C.ms_objective_get(i - 1)
-  LIST[i] = { name = ffi.string(o.name) }
+  LIST[i] = { name = ffi.string(o.name), meaning = ffi.string(o.meaning) }
   if o.parameter ~= nil then
     LIST[i].parameter = ffi.string(o.parameter)
     LIST[i].default = o.normal
@@ -20,13 +20,15 @@ end
 
 --- Their names; the first one is the default.
 M.names = {}
+--- By name, what they measure.
+M.meanings = {}
 --- By name, what the parameter of those that have one is called.
 M.parameter = {}
 
 local users = {} -- by parameter, the objectives that have it
 for i, objective in ipairs(LIST) do
   local parameter = objective.parameter
-  M.names[i] = objective.name
+  M.names[i], M.meanings[objective.name] = objective.name, objective.meaning
   M.parameter[objective.name] = parameter
   if parameter then
     users[parameter] = users[parameter] or {}

@@ -35,16 +35,21 @@ M.fields_of = { ce = sorted.keys(MEASURED.ce), kd = M.fields }
 local known = {}
 for _, name in ipairs(M.fields) do known[name] = true end
 
+--- What one term of a loss gave: sums over its positions. `value / weight` is the mean loss of a
+--- position, in nats; and so are the others' means. What was not measured is nil.
 --- @class ms_result
---- @field value number
---- @field weight number
---- @field rows number
---- @field agree? number
---- @field student_mass? number
---- @field teacher_mass? number
---- @field student_entropy? number
---- @field teacher_entropy? number
-local class = {}
+--- @field value number sum of the losses, each times its position's weight; a divergence has its
+---   factor for the temperature
+--- @field weight number sum of the weights of the positions
+--- @field rows number how many positions there are
+--- @field agree? number weight of the positions where the student's likeliest token is the label,
+---   or the teacher's
+--- @field student_mass? number the student's probability of the ids that count: the label, or the
+---   teacher's top k
+--- @field teacher_mass? number the teacher's probability of these
+--- @field student_entropy? number the student's entropy, in nats
+--- @field teacher_entropy? number the teacher's
+local class = { what = 'result' }
 
 function class.__index(self, name)
   if not known[name] then
@@ -66,7 +71,10 @@ function class.__tostring(self)
     self.value / weight, self.value, weight, 100 * self.agree / weight)
 end
 
-local list_class = { __newindex = read_only }
+--- What a call of `learn` or `evaluate` gave: a list with a result for each term, in their order,
+--- from 1: `results[1].value`.
+--- @class ms_results
+local list_class = { what = 'results', __newindex = read_only }
 
 -- A number out of range is nil, which ends a loop.
 function list_class.__index(_, key)
@@ -82,7 +90,7 @@ function list_class.__tostring(self)
 end
 
 --- Results that nobody has written yet, and the memory for the core to write them to.
---- @param terms ms_loss_term[]
+--- @param terms ms_term[]
 --- @return ms_result[]
 --- @return ffi.cdata* ms_term_result[#terms]
 function M.list(terms)

@@ -31,7 +31,10 @@ local TEMPERATURE = 'number >= 0.001 <= 1000'
 
 -- What targets made of values are told as well.
 local COMMON = {
-  on = schema.one_of(M.positions, nil, 'positions that count'),
+  on = schema.one_of(M.positions, nil, 'positions that count', {
+    response = 'those that predict what is learnt: answers, with their ends',
+    all = 'every position that predicts a token',
+  }),
   temperature = schema.optional(TEMPERATURE,
     'T of both distributions; by default a term takes its target\'s, and a target has 1'),
   teacher_temperature = option(1, 'divides the teacher\'s logits once more', TEMPERATURE),
@@ -44,7 +47,11 @@ local COMMON = {
 --- (s / T)^2 in the mean and by less than 8e-6 (s / T)^2, s being the standard deviation of a row's
 --- logits.
 M.options = schema.new('target', {
-  target = schema.one_of(M.kinds, nil, 'what the teacher gives'),
+  target = schema.one_of(M.kinds, nil, 'what the teacher gives', {
+    topk = 'the k likeliest ids, their log-probabilities and the mass of all others',
+    hidden = 'its last hidden states, from which the whole distribution is computed again',
+    logits = 'whole rows of logits: for tests and small vocabularies',
+  }),
   k = option(64, 'entries of a topk target', 'integer >= 1 <= 2147483647'):beside('target', 'topk'),
   dtype = schema.one_of({ 'f32', 'bf16' }, nil, 'of hidden states; bf16 is half the memory')
     :beside('target', 'hidden'),
@@ -54,6 +61,8 @@ local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 local string_out = ffi.new 'char *[1]'
 local asked = ffi.new 'ms_target_options' -- scratch, the core copies it
 
+--- What a teacher says about the supervised positions of a batch, for `ms.kd`. Free it once the
+--- student has learnt from it.
 --- @class ms_target
 local target = handles.kind('target', 'ms_target', C.ms_target_free)
 local methods, pointer = target.methods, target.pointer
@@ -164,8 +173,9 @@ end
 --- @return integer
 function methods:rows() return tonumber(C.ms_target_rows(pointer(self))) end
 
---- Facts: kind, rows, vocab, on, teacher_temperature, bytes; temperature where it was given; k, or
---- width and dtype.
+--- Facts: `kind` ("topk", "hidden", "logits"), `rows` (positions), `on` (which), `vocab` (ids that
+--- take part), `teacher_temperature`, `bytes`; `temperature` where it was given; `k` of a topk
+--- target, `width` and `dtype` of one of hidden states.
 --- @return table
 function methods:info()
   check(C.ms_target_info(pointer(self), string_out))

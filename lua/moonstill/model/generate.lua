@@ -3,7 +3,7 @@
 ---
 ---   print(ms.generate.text(model, tok, 'Once upon a time', { temperature = 0.8 }))
 ---   print(ms.generate.answer(model, chat, 'How many legs has a spider?'))
----   for piece in ms.generate.pieces(model, tok, 'Once upon a time') do io.write(piece) end
+---   for piece in ms.generate.pieces(model, tok, 'Once') do io.write(piece) end
 ---   ms.generate.write('answers.jsonl', teacher, chat, prompts, { max_new = 512 })
 ---
 --- Text that comes out holds no special tokens: neither those that tokenizer.json calls so, nor
@@ -43,6 +43,7 @@ M.options = schema.new('generate', {
     'ids that end an answer: one or a list, {} for none; by default those of the model'),
 })
 
+--- A generation that is under way, a token of each prompt at a time: see `ms.generate.open`.
 --- @class ms_generator
 local generators = handles.kind('generator', 'ms_generator', C.ms_generator_free,
   { fields = 'int32_t prompts;' })

@@ -44,6 +44,8 @@ M.options = schema.new('model', {
   head_bytes = option(0, 'workspace of the fused head; 0: its own choice', 'integer >= 0'),
 })
 
+--- A model with its weights and, where it is opened with `train = true`, their gradients. It owns
+--- memory of the core: free it, or make it inside `ms.scope`.
 --- @class ms_model
 local model = handles.kind('model', 'ms_model', C.ms_model_free)
 local methods, pointer = model.methods, model.pointer
@@ -207,7 +209,10 @@ function methods:save(path, options)
   return self
 end
 
---- Facts: family, parameters, layers, hidden_size, vocab, heads, .., and bytes of memory.
+--- Facts: `family`, `path` of its folder, `parameters` (their number), `dtype` of the weights,
+--- `train`, `tied` (whether head and embedding are one); `layers`, `hidden_size`,
+--- `intermediate_size`, `heads`, `kv_heads`, `head_dim`, `vocab` (rows of the embedding), `context`
+--- (the longest text); `memory` in bytes: of `weights`, `gradients` and `activations`.
 --- @return table
 function methods:info()
   check(C.ms_model_info(pointer(self), string_out))
@@ -262,14 +267,14 @@ function methods:zero_gradients()
 end
 
 --- Logits of some positions of a batch, for tests, tools and small vocabularies.
---- @param b ms_batch
+--- @param batch ms_batch
 --- @param rows? integer[] positions from 0; default all
 --- @return ffi.cdata* float[rows * vocab]
 --- @return integer vocab
-function methods:logits(b, rows)
-  local p, given, vocab = pointer(self), handles.pointer('batch', b), self:info().vocab
+function methods:logits(batch, rows)
+  local p, given, vocab = pointer(self), handles.pointer('batch', batch), self:info().vocab
   if rows ~= nil then check.integers('model:logits', 'row', rows, 0, check.INT32) end
-  local n = rows and #rows or b:tokens()
+  local n = rows and #rows or batch:tokens()
   local list = ffi.new('int32_t[?]', math.max(n, 1))
   for i = 0, n - 1 do list[i] = rows and rows[i + 1] or i end
   local logits = ffi.new('float[?]', math.max(n, 1) * vocab)
@@ -280,43 +285,44 @@ end
 --- Runs this model as a teacher over a batch: what a `ms.kd` term takes. The target covers the
 --- batch's supervised positions, and keeps the model's memory when it needs it: one of hidden
 --- states is refused once the model's head has changed.
---- @param b ms_batch
---- @param cfg? table see `ms.kd.options`
+--- @param batch ms_batch
+--- @param options? table see `ms.kd.options`
 --- @return ms_target
-function methods:targets(b, cfg)
-  return kd.ask(self, pointer(self), b, cfg)
+function methods:targets(batch, options)
+  return kd.ask(self, pointer(self), batch, options)
 end
 
---- Forward, loss, backward: adds to the gradients.
---- @param b ms_batch
---- @param terms ms_loss_term[] made by `ms.ce` and `ms.kd`
---- @return ms_result[] one for each term; they do not change, see `ms.result`
-function methods:learn(b, terms)
-  return kd.run(C.ms_model_learn, pointer(self), b, terms)
+--- One pass forward and backward: adds the gradients of a loss over a batch to the model's. Inside
+--- a run's step the means are those of the whole step, however it is split.
+--- @param batch ms_batch
+--- @param terms ms_term[] made by `ms.ce` and `ms.kd`
+--- @return ms_result[] one for each term; see `help "result"`
+function methods:learn(batch, terms)
+  return kd.run(C.ms_model_learn, pointer(self), batch, terms)
 end
 
---- The same values without gradients.
---- @param b ms_batch
---- @param terms ms_loss_term[]
---- @return ms_result[] one for each term; they do not change, see `ms.result`
-function methods:evaluate(b, terms)
-  return kd.run(C.ms_model_evaluate, pointer(self), b, terms)
+--- The losses of a batch, as `learn` gives them, without gradients: nothing changes.
+--- @param batch ms_batch
+--- @param terms ms_term[]
+--- @return ms_result[] one for each term; see `help "result"`
+function methods:evaluate(batch, terms)
+  return kd.run(C.ms_model_evaluate, pointer(self), batch, terms)
 end
 
 --- The same as `evaluate`, and what each segment of the batch has of each term: sums over its
 --- positions, `parts[segment][term]`.
 ---
 ---   local _, parts = model:evaluate_parts(batch, { ms.ce() })
----   parts[1][1].value / parts[1][1].weight            -- the first sample's loss
---- @param b ms_batch
---- @param terms ms_loss_term[]
---- @return ms_result[] one for each term, see `ms.result`
+---   parts[1][1].value / parts[1][1].weight  -- the first sample's loss
+--- @param batch ms_batch
+--- @param terms ms_term[]
+--- @return ms_result[] one for each term; see `help "result"`
 --- @return { value: number, weight: number, agree: number }[][] parts
-function methods:evaluate_parts(b, terms)
-  return kd.run_parts(pointer(self), b, terms)
+function methods:evaluate_parts(batch, terms)
+  return kd.run_parts(pointer(self), batch, terms)
 end
 
---- Generates from prompts.
+--- Answers to prompts: all of them go through the model together, a token each at a time.
 --- @param prompts integer[][] lists of ids
 --- @param options? table see `ms.generate.options`; without `stop` answers end at `model:ends()`
 --- @return integer[][] for each prompt the ids that were made, a stop token included

@@ -103,6 +103,7 @@ end
 --- A tick's text: no more digits than its step needs.
 --- @param value number
 --- @param step? number default: the value's own
+--- @return string
 function M.label(value, step)
   check.number('plot', 'value', value, -1e308, 1e308)
   if step then check.number('plot', 'step', step, 1e-308, 1e308) end

@@ -47,11 +47,14 @@ local function left_open()
   return true
 end
 
---- Runs a chunk with `arg` set to the rest of the command line.
+-- Loaded when it is asked for: most recipes never do.
+local function explain(...) return require 'moonstill.prompt.help'(...) end
+
+--- Runs a chunk with `arg` set to the rest of the command line, and `help` at hand.
 local function run(chunk, name, first)
   local mine = { [0] = name }
   for i = first, #arg do mine[#mine + 1] = arg[i] end
-  arg = mine
+  arg, help = mine, explain
   local ok, why = xpcall(chunk, trace)
   if ok then return left_open() and ERROR or status_of_success() end
   complain(why)

@@ -7,6 +7,7 @@ local strict = require 'moonstill.base.strict'
 local M = {}
 
 --- @class ms_conversation
+--- @package
 --- @field model ms_model
 --- @field chat ms_chat
 --- @field settings table temperature, top_p, top_k, seed and max_new of the next answer

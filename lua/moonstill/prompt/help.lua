@@ -1,23 +1,31 @@
---- `help` at the prompt: how it works, and the docstrings of modules, objects and functions.
+--- `help`: how the prompt works; what a module, an object, a function or an option is and does;
+--- what goes by a name, as in `help "kd.temperature"`.
+local catalog = require 'moonstill.prompt.catalog'
+local docstrings = require 'moonstill.prompt.docstrings'
 local fail = require 'moonstill.base.fail'
+local index = require 'moonstill.prompt.index'
+local kinds = require 'moonstill.base.kinds'
+local layout = require 'moonstill.base.layout'
 local schema = require 'moonstill.base.schema'
+local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 
 local HELP = [[
-An expression is printed, a statement is run; an unfinished line goes on in the next one.
-Ctrl-C gives up a line, or stops what runs; Ctrl-D leaves.
+An expression is printed, a statement is run; an unfinished line goes on in the
+next one. Ctrl-C gives up a line, or stops what runs; Ctrl-D leaves.
 
-  help(ms.model)          what a module has
-  help(m)                 what can be done with a model, a batch, a tokenizer, ...
+  help(ms.model)          a module: what it has
+  help(m)                 a model, a batch, a run, a result, ..: what it can do
   help(ms.model.shrink)   a function, in full
-  help(ms.kd.options)     options, with their kinds, defaults and meanings
+  help(ms.kd.options)     options, their defaults and meanings; .k: one of them
+  help "run.state"        what goes by a name; "learn", "kd.k", "chat", "MS_LOG"
   _                       the last value printed
 
 The modules, loaded when first named:
   ms.model ms.generate            model folders, students, training, generation
   ms.tokenizer ms.chat            texts to ids and back; conversations
   ms.dataset ms.batch             files to samples; tokens in segments
-  ms.kd                           terms of a loss (ms.ce, ms.kd), targets of a teacher
+  ms.kd                           terms of a loss (ms.ce, ms.kd), targets
   ms.run ms.schedule ms.optimizer the training loop
   ms.config                       a recipe's keys
   ms.plot ms.json                 curves; JSON
@@ -37,113 +45,270 @@ of your own:
   s:save "out/small"
 ]]
 
--- Made when moonstill is built (cmake/docs.lua); a stock LuaJIT has none.
-local function docs()
-  local ok, all = pcall(require, 'moonstill.docs')
-  return ok and all or {}
+local function say(line) io.write(line, '\n') end
+
+local function write_filled(text, indent)
+  if text ~= '' then io.write(layout.paragraphs(text, screen.page(), indent), '\n') end
+end
+
+local function write_rows(rows) io.write(layout.rows(rows, screen.page())) end
+
+local function write_head(head)
+  io.write('\n')
+  write_filled(head)
+end
+
+-- options ----------------------------------------------------------------------------------------
+
+local function write_values(option)
+  local rows = {}
+  for _, value in ipairs(option.values or {}) do
+    local meaning = option.meanings and option.meanings[value]
+    if meaning then rows[#rows + 1] = { tostring(value), meaning } end
+  end
+  write_rows(rows)
+  return #rows > 0
+end
+
+local function write_options(name, options)
+  write_filled(name .. ': option, default, meaning (what it must be)')
+  local list = schema.list(options)
+  io.write(schema.help(list))
+  for _, entry in ipairs(list) do
+    if entry.option.meanings then
+      write_head(entry.key .. ':')
+      write_values(entry.option)
+    end
+  end
+end
+
+local function write_option(names, option)
+  write_filled(('%s: %s'):format(table.concat(names, ', '), option.meaning or ''))
+  local rows = { { 'default', option.required and 'none: it must be given'
+    or option.default == nil and 'none' or kinds.shown(option.default) },
+    { 'must be', schema.kind_text(option) } }
+  if option.rule then rows[3] = { 'used', index.rule_text(option.rule) } end
+  write_rows(rows)
+  if option.meanings then
+    io.write '\n'
+    write_values(option)
+  end
+end
+
+-- functions --------------------------------------------------------------------------------------
+
+-- "see `options`" names the options of the docstring's own module.
+local function meaning_of(entry, name)
+  local meaning = entry.meaning:gsub('`([%w_]*options)`', 'ms.' .. (name or '?') .. '.%1')
+  return entry.type .. (meaning ~= '' and ': ' .. meaning or '')
+end
+
+local function rows_of(tags, name)
+  local rows = {}
+  for _, param in ipairs(tags.param) do
+    rows[#rows + 1] = { param.name .. (param.optional and '?' or ''), meaning_of(param, name) }
+  end
+  for i, result in ipairs(tags['return']) do
+    rows[#rows + 1] = { i == 1 and 'returns' or '', meaning_of(result, name) }
+  end
+  return rows
+end
+
+local function write_function(entry, module, kind)
+  local tags, name = docstrings.tags(entry.text), catalog.public_name(module)
+  say(catalog.signature(entry, module, kind))
+  write_filled(tags.text)
+  local rows = rows_of(tags, name)
+  if #rows > 0 then io.write '\n' end
+  write_rows(rows)
 end
 
 local function first_sentence(text)
-  text = text:gsub('\n@.*', ''):gsub('^@.*', ''):gsub('%s+', ' ')
-  return text:match '^(.-%.)%s' or text
+  text = docstrings.tags(text).text:gsub('\n\n.*', ''):gsub('%s+', ' ')
+  return text:match '^(.-[^.]%.)%s' or text
 end
 
--- The docstring of a function, found by where it was defined.
-local function find_function(f)
+local function write_list(list, module, kind)
+  for _, entry in ipairs(list) do
+    say(catalog.signature(entry, module, kind))
+    write_filled(first_sentence(entry.text), 4)
+  end
+end
+
+-- What is known of a function that is none of the library's: the place, and the comment above it.
+local function write_foreign(f)
   local info = debug.getinfo(f, 'S')
-  local name = info.source:match '([%w_]+)%.lua$'
-  for _, doc in ipairs(docs()[name] and docs()[name].functions or {}) do
-    if doc.line == info.linedefined then return doc, name end
-  end
-end
-
--- What a user writes for a function: some stand in `ms` itself.
-local function signature(doc, module, f)
-  if doc.method then return 'x:' .. doc.name .. doc.arguments end
-  for name, value in sorted.pairs(f and package.loaded.moonstill or {}) do
-    if value == f then return 'ms.' .. name .. doc.arguments end
-  end
-  return 'ms.' .. module .. '.' .. doc.name .. doc.arguments
-end
-
-local function print_list(list, module)
-  for _, doc in ipairs(list) do
-    print(signature(doc, module))
-    local words = first_sentence(doc.text)
-    if words ~= '' then print('    ' .. words) end
-  end
-end
-
-local function module_of(t)
-  for name, doc in sorted.pairs(docs()) do
-    if package.loaded[doc.path] == t then return name end
-  end
-end
-
-local function print_options(options)
-  io.write('option, default, meaning (what it must be)\n', schema.help(schema.list(options)))
-end
-
--- The functions of a module, and what options they take.
-local function print_module(name, module)
-  local doc, list = docs()[name], {}
-  if type(module) == 'function' then return print(doc.about) end -- as ms.scope is
-  print(doc.about .. '\n')
-  for _, f in ipairs(doc.functions) do
-    if not f.method then list[#list + 1] = f end
-  end
-  print_list(list, name)
-  for field, value in sorted.pairs(module) do
-    if schema.is_schema(value) then
-      io.write(('\nms.%s.%s: '):format(name, field))
-      print_options(value)
+  if info.what == 'C' then return say 'no text for this function: it is Lua\'s own' end
+  say(('a function defined in %s:%d'):format(info.short_src, info.linedefined))
+  local file = info.source:sub(1, 1) == '@' and io.open(info.source:sub(2))
+  if not file then return end
+  local doc = docstrings.parse(file:read '*a')
+  file:close()
+  for _, entry in ipairs(doc.functions) do
+    if entry.line == info.linedefined then
+      io.write '\n'
+      return write_filled(entry.text)
     end
   end
 end
 
-local function print_names(t)
-  for key, value in sorted.pairs(t) do print(tostring(key), type(value)) end
+local function write_any_function(f)
+  local entry, module = catalog.of_function(f)
+  if entry then return write_function(entry, module) end
+  write_foreign(f)
 end
 
-local function field(x, name)
-  local ok, value = pcall(function() return x[name] end)
-  return ok and value or nil
+-- modules and objects ----------------------------------------------------------------------------
+
+local function write_kinds_of(module)
+  local rows = {}
+  for name, kind in sorted.pairs(catalog.kinds()) do
+    if kind.module == module then
+      rows[#rows + 1] = { ('help "%s"'):format(name), 'what can be done with a ' .. name }
+    end
+  end
+  if #rows > 0 then io.write '\n' end
+  write_rows(rows)
 end
 
--- The methods of an object: those documented ones that it answers to.
-local function methods_of(x)
+local function write_module(module, value)
+  local doc, name = catalog.docs()[module], catalog.public_name(module) or module
+  write_filled(doc.about)
+  local call = catalog.call_of(value)
+  local entry = call and catalog.of_function(call)
+  if entry then
+    io.write '\n'
+    write_function(entry, module)
+  end
   local list = {}
-  for _, doc in sorted.pairs(docs()) do
-    for _, f in ipairs(doc.functions) do
-      local value = f.method and field(x, f.name)
-      if type(value) == 'function' and find_function(value) == f then list[#list + 1] = f end
-    end
+  for _, each in ipairs(catalog.functions_of(module)) do
+    if each ~= entry then list[#list + 1] = each end
   end
-  return list
+  if #list > 0 then io.write '\n' end
+  write_list(list, module)
+  write_kinds_of(module)
+  for field, options in sorted.pairs(catalog.schemas_of(value)) do
+    io.write '\n'
+    write_options(('ms.%s.%s'):format(name, field), options)
+  end
 end
 
-local function print_function(f)
-  local doc, name = find_function(f)
-  if not doc then return print 'no text for this function' end
-  print(signature(doc, name, f))
-  print(doc.text)
+local function value_of(x, name)
+  local ok, value = pcall(function() return x[name] end)
+  if not ok or type(value) == 'function' or value == nil then return '' end
+  local text = type(value) == 'table' and #kinds.shown(value) > 20 and 'table'
+    or kinds.shown(value)
+  return (text:gsub('\n.*', '..'))
 end
 
---- @param about? any a module, an object, a function; nothing: how the prompt works
-return function(about)
-  if about == nil or about == package.loaded.moonstill then
+-- The fields of a kind of object: of one that is at hand with their values.
+local function write_fields(tags, x)
+  local rows = {}
+  for _, field in ipairs(tags.field) do
+    rows[#rows + 1] = { field.name, ('%s (%s%s)'):format(field.meaning, field.type,
+      field.optional and ', or nil' or '') }
+    if x ~= nil then table.insert(rows[#rows], 2, value_of(x, field.name)) end
+  end
+  if #rows == 0 then return end
+  say 'Fields:'
+  write_rows(rows)
+end
+
+local function write_kind(kind, x)
+  local tags, methods = docstrings.tags(kind.text), catalog.methods_of(kind)
+  write_filled(tags.text)
+  if #methods > 0 then
+    if tags.text ~= '' then io.write '\n' end
+    write_list(methods, kind.module, kind.name)
+  end
+  if #tags.field > 0 and (#methods > 0 or tags.text ~= '') then io.write '\n' end
+  write_fields(tags, x)
+end
+
+local function write_object(x, name)
+  local kind = catalog.kinds()[name]
+  say(tostring(x):match '^table: ' and name or tostring(x))
+  io.write '\n'
+  if kind then return write_kind(kind, x) end
+  say('no text for a ' .. name)
+end
+
+local function write_configuration(cfg)
+  local rows = {}
+  for i, entry in ipairs(schema.listed(cfg)) do
+    local value = cfg
+    for word in entry.key:gmatch '[^.]+' do value = rawget(value, word) end
+    rows[i] = { entry.key, kinds.shown(value), entry.option.meaning or '' }
+  end
+  say 'key, value, meaning'
+  write_rows(rows)
+end
+
+local function write_table(t)
+  local rows = {}
+  for key, value in sorted.pairs(t) do
+    rows[#rows + 1] = { tostring(key), type(value), type(value) == 'table' and ''
+      or tostring(value) }
+  end
+  write_rows(rows)
+end
+
+-- names ------------------------------------------------------------------------------------------
+
+local writers = {
+  module = function(e) write_module(e.module, e.value) end,
+  ['function'] = function(e) write_function(e.entry, e.module, e.kind) end,
+  kind = function(e) write_kind(e.kind) end,
+  option = function(e) write_option(index.names_of_option(e.option), e.option) end,
+  text = function(e) write_filled(e.text) end,
+}
+
+local function write_brief(e)
+  if e.how == 'function' then return write_list({ e.entry }, e.module, e.kind) end
+  say(('help "%s"'):format(e.name))
+  write_filled(e.brief or '', 4)
+end
+
+local MOST = 3 -- of what goes by one name, in full
+
+local function write_named(text)
+  local found, near = index.find(text)
+  if #found == 0 then
+    fail("help: nothing is called '%s'%s", text,
+      near and ("; did you mean '%s'?"):format(near) or '')
+  end
+  for i, e in ipairs(found) do
+    if i > 1 then io.write '\n' end
+    if #found <= MOST then writers[e.how](e) else write_brief(e) end
+  end
+end
+
+-- ------------------------------------------------------------------------------------------------
+
+local function write_value(x)
+  local module, kind = catalog.module_of(x), catalog.kind_of(x)
+  if type(x) == 'string' then return write_named(x) end
+  if schema.is_option(x) then return write_option(index.names_of_option(x), x) end
+  if schema.is_schema(x) and not module then
+    return write_options(index.name_of_schema(x) or 'options', x)
+  end
+  if module then return write_module(module, x) end
+  if type(x) == 'function' then return write_any_function(x) end
+  if kind == 'configuration' then return write_configuration(x) end
+  if kind then return write_object(x, kind) end
+  if type(x) == 'table' then return write_table(x) end
+  fail('help: nothing to say about a %s%s', type(x),
+    x == nil and ': is there anything of that name?' or '')
+end
+
+--- Explains what it is given: a module, an object, a function, options; or what goes by a name,
+--- "run.state", of which the last word is enough. Without an argument it says how the prompt works.
+--- @param about? any
+return function(...)
+  local about = ...
+  if select('#', ...) == 0 or about == package.loaded.moonstill then
     io.write(HELP)
     return
   end
-  if schema.is_schema(about) then return print_options(about) end -- a module may be one
-  local name = module_of(about)
-  if name then return print_module(name, about) end
-  if type(about) == 'function' then return print_function(about) end
-  local methods = methods_of(about)
-  if #methods > 0 then
-    print(tostring(about) .. '\n')
-    return print_list(methods)
-  end
-  if type(about) == 'table' then return print_names(about) end
-  fail('help: nothing to say about a ' .. type(about))
+  write_value(about)
 end

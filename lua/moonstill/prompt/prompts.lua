@@ -8,6 +8,7 @@ local rows = require 'moonstill.data.rows'
 local M = {}
 
 --- @class ms_prompt
+--- @package
 --- @field prompt string|table[]|integer[]|table a text, messages, ids, or { messages, tools,
 ---   documents, args }
 --- @field where string its file and line

@@ -12,6 +12,7 @@ local packing = require 'moonstill.data.packing'
 local paths = require 'moonstill.base.paths'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
 local text = require 'moonstill.base.text'
 
 local M = {}
@@ -198,7 +199,7 @@ local function resume_from(run, path, named)
       :format(path, saved.data, run.fingerprint), 0)
   end
   identify(run, saved, path, named)
-  local state = saved.run
+  local state = strict.mark('state', saved.run)
   for key, value in sorted.pairs(run.state) do
     if state[key] == nil then state[key] = value end
   end

@@ -273,7 +273,7 @@ local function nest(state)
   local tables = {}
   for _, prefix in ipairs(state.groups) do -- outer ones come first
     tables[prefix] = {}
-    schemas.declare(tables[prefix], state.own[prefix])
+    schemas.declare(tables[prefix], state.own[prefix], prefix == '' and state.list or nil)
     local outer, last = prefix:match '^(.-)([^.]+)%.$'
     if last then tables[outer][last] = tables[prefix] end
     local what = last and ("the configuration's %s"):format(prefix:sub(1, -2)) or 'configuration'

@@ -12,6 +12,7 @@ local out = ffi.new 'ms_lock *[1]' -- scratch, read at once
 local holder = ffi.new 'int32_t[1]'
 local kept = ffi.new 'int32_t[1]'
 
+--- A file that this process holds: see `ms.lock.open`.
 --- @class ms_lock
 local lock = handles.kind('lock', 'ms_lock', C.ms_lock_close, { verb = 'close' })
 local methods = lock.methods

@@ -1,6 +1,7 @@
 --- Runs: the loop of optimiser steps, with everything that has to survive it.
 ---
----   local run = ms.run.open(cfg, { student = student, data = train, schedules = { kd = ... } })
+---   local run = ms.run.open(cfg, {
+---     student = student, data = train, schedules = { kd = ... } })
 ---   for step in run:steps() do
 ---     for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
 ---     step:update()
@@ -53,7 +54,15 @@ local open_outputs = {}
 --- @return string[]
 function M.left_open() return sorted.keys(open_outputs) end
 
+--- A run that is open: the loop over its steps, and what has to survive it. See `ms.run.open`.
 --- @class ms_run
+--- @field cfg table the configuration it was opened with
+--- @field student ms_model the model that learns
+--- @field data ms_dataset what it learns from
+--- @field output string the folder of the run
+--- @field student_path string the folder where `finish` saves the student
+--- @field state ms_state how far it is; what a recipe adds to it is kept with checkpoints
+--- @field step ms_step the step that is under way, or was last
 local methods = {}
 -- What a run has at times.
 local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
@@ -69,6 +78,7 @@ end
 -- planning ---------------------------------------------------------------------------------------
 
 --- The steps of an epoch, counted from 0.
+--- @package
 function methods:plan_epoch(epoch)
   if self.planned ~= epoch then
     self.plan = packing.as_plan(self.data:steps(self.cfg.seed or 0, epoch, self.batch_size))
@@ -203,6 +213,7 @@ function methods:record(entry)
 end
 
 --- A step's line of metrics, and of progress.
+--- @package
 function methods:report(step)
   local state = self.state
   local entry = { step = state.step, kind = 'train', loss = metrics.number(step.loss),
@@ -224,8 +235,11 @@ end
 function methods:say(line) self.progress:say(line) end
 
 --- Puts the checkpoints of all steps after `step` aside.
+--- @package
 function methods:set_aside_after(step) checkpoints.set_aside_after(self, step) end
 
+--- The folder of a step's checkpoint.
+--- @package
 function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.checkpoints, step) end
 
 --- Saves everything the run needs to go on; older checkpoints than the last few are removed. It
@@ -273,6 +287,20 @@ local function open_schedules(run, given)
   run.schedule_names = sorted.keys(run.schedules)
 end
 
+--- How far a run is. What schedules and recipes add to it, numbers, texts and tables of these, is
+--- saved with each checkpoint, and is there again when the run goes on.
+--- @class ms_state
+--- @field step integer steps that have begun, over all epochs
+--- @field total integer steps that the run has
+--- @field epoch integer the epoch, from 0
+--- @field index integer the step in its epoch, from 1
+--- @field progress number share of the run that lies before the step: 0 at the first, 1 at the last
+--- @field tokens integer tokens that were learnt from, on all ranks
+--- @field loss? number the last step's; nil before the first, and after one that was skipped
+--- @field skipped integer steps whose gradient was not finite
+--- @field skips integer how many of these came last, in a row
+--- @field empty integer steps in which no position had a weight
+
 local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
 
 local function new_run(cfg, o, options)
@@ -284,8 +312,8 @@ local function new_run(cfg, o, options)
     every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
     progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
   run.step = steps.new(run)
-  run.state = { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0, skips = 0, skipped = 0,
-    empty = 0, still = 0, far = 0, ruined = 0, sound = 0 }
+  run.state = strict.mark('state', { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0,
+    skips = 0, skipped = 0, empty = 0, still = 0, far = 0, ruined = 0, sound = 0 })
   return run
 end
 

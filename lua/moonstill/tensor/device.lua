@@ -8,6 +8,7 @@ local M = {}
 
 local out = ffi.new 'ms_device *[1]' -- scratch, read at once
 
+--- A device that is open. `close` gives it back; tensors on it keep what they need.
 --- @class ms_device
 local device = handles.kind('device', 'ms_device', C.ms_device_close, { verb = 'close' })
 local methods = device.methods

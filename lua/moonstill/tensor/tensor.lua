@@ -23,6 +23,7 @@ for name, number in sorted.pairs(dtypes) do names[tonumber(number)] = name end
 -- The dtype whose bytes an FFI array of these elements holds.
 local cells = { float = 'f32', int = 'i32', ['int64_t'] = 'i64', ['unsigned char'] = 'u8' }
 
+--- A dense array on a device. It owns memory of the core: free it, or make it inside `ms.scope`.
 --- @class ms_tensor
 local tensor = handles.kind('tensor', 'ms_tensor', C.ms_tensor_free)
 local methods, pointer = tensor.methods, tensor.pointer
@@ -219,6 +220,7 @@ function tensor.text(t)
 end
 
 return setmetatable(M, {
+  calls = 'new',
   __call = function(_, dev, dtype, ...)
     if type(dtype) == 'string' then return new(dev, dtype, ...) end
     return new(dev, 'f32', dtype, ...)

@@ -214,6 +214,8 @@ function M.write(folder, vocabulary, context)
 end
 
 --- How many ids a vocabulary has, special ones included: a model's `vocab_size`.
+--- @param vocabulary table from `learn`
+--- @return integer
 function M.size(vocabulary) return #check_vocabulary(vocabulary).tokens + #M.special end
 
 return M

@@ -3,7 +3,8 @@
 ---
 ---   local chat = ms.chat.open(student, { teacher })
 ---   local ids, n, weights, all = chat:encode { messages = {
----     { role = 'user', content = 'Hi' }, { role = 'assistant', content = 'Hello' } } }
+---     { role = 'user', content = 'Hi' },
+---     { role = 'assistant', content = 'Hello' } } }
 ---
 --- A weight belongs to the position that *predicts* (as in `ms.batch`): weights[t] is that of
 --- token t + 1. Supervised are the assistant's tokens and the token that ends its turn, in every
@@ -63,8 +64,9 @@ M.options = schema.new('chat', {
     .. 'default the day of the run\'s first start'),
 })
 
+--- A tokenizer and how turns are written: what makes samples of rows, and prompts of conversations.
 --- @class ms_chat
---- @field tokenizer ms_tokenizer
+--- @field tokenizer ms_tokenizer which the chat frees
 --- @field template? string the template's text; nil where there are no turns
 --- @field template_name? string "chatml", "default", the path of a file
 --- @field bos integer[] what the tokenizer puts before a text

@@ -368,7 +368,7 @@ end
 --- A prepared text as a block of its own; what is wrong with it is said without its number there.
 --- @param chat ms_chat
 --- @param p table
---- @return ms_token_block
+--- @return ms_block
 function M.block(chat, p)
   local ok, block = fail.pcall(tokenizer.block, chat.tokenizer, { p })
   if not ok then fail((block:gsub('^block: ', ''):gsub('^text 1 of 1: ', ''))) end

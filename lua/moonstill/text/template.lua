@@ -56,6 +56,7 @@ local TOKENS = { 'bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token'
   'mask_token' }
 
 --- @class ms_template
+--- @package
 --- @field name string what it is called: "chatml", "default", a path
 --- @field source string the text of the one that is used without tools
 local methods = {}
@@ -202,6 +203,7 @@ end
 -- one of them ------------------------------------------------------------------------------------
 
 --- @class ms_template_entry
+--- @package
 --- @field source string
 --- @field path string where it is from
 --- @field compiled? table

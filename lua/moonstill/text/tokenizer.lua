@@ -43,6 +43,7 @@ local string_out = ffi.new 'char *[1]'
 local piece = ffi.new 'const char *[1]'
 local count = ffi.new 'int64_t[1]'
 
+--- The tokenizer of a model folder: text to ids and back. Ids count from 0.
 --- @class ms_tokenizer
 local tokenizer = handles.kind('tokenizer', 'ms_tokenizer', C.ms_tokenizer_free,
   { length = 'size' })
@@ -176,6 +177,7 @@ function methods:size() return C.ms_tokenizer_size(pointer(self)) end
 
 --- An error that names the first difference unless both map every id below the smaller size alike.
 --- @param other ms_tokenizer
+--- @return ms_tokenizer self
 function methods:same(other)
   check(C.ms_tokenizer_same(pointer(self), pointer(other)))
   return self
@@ -211,7 +213,9 @@ local strings = ffi.typeof 'const char *[?]'
 local bytes_type = ffi.typeof 'uint8_t[?]'
 local block_out = ffi.new 'ms_token_block *[1]'
 
---- @class ms_token_block
+--- The ids of many texts, made in one go by `ms.tokenizer.block`. Its arrays live as long as it
+--- does.
+--- @class ms_block
 --- @field count integer texts
 --- @field start ffi.cdata* int64_t[count + 1]: text i has the tokens start[i] .. start[i + 1] - 1
 --- @field ids ffi.cdata* int32_t[]
@@ -260,7 +264,7 @@ end
 --- @param tok ms_tokenizer
 --- @param texts { text: string, special?: boolean, plain?: integer[], marks?: integer[] }[]
 ---   special, plain: as for `encode`; marks: triples {from, to, level, ..}, ascending, level 0..255
---- @return ms_token_block
+--- @return ms_block
 function M.block(tok, texts)
   local p = pointer(tok)
   check.table('tokenizer', 'texts', texts)
@@ -282,6 +286,7 @@ end
 
 -- incremental decoding ---------------------------------------------------------------------------
 
+--- Makes text of ids that come one by one: see `tokenizer:detokenizer`.
 --- @class ms_detokenizer
 local detokenizer = handles.kind('detokenizer', 'ms_detokenizer', C.ms_detokenizer_free)
 local detokenizer_methods = detokenizer.methods

@@ -19,6 +19,7 @@ local CONTEXT = 256
 --- @param vocab integer
 --- @param width integer a multiple of 16
 --- @param layers integer
+--- @return table
 function M.config(vocab, width, layers)
   check.integer('smoke', 'vocab', vocab, #bpe.special, check.INT32)
   check.integer('smoke', 'width', width, 1, check.INT32)

@@ -2,8 +2,8 @@
 --- it goes on where it was: what is done is known from files, and shown again without any work.
 ---
 ---   local trial = ms.trial.open('out/quickstart', settings, cfg.resume)
----   local known = trial:result 'teacher'      -- nil: still to be done, in trial:path 'teacher'
----   trial:keep('teacher', { loss = .. })      -- the run is finished, and this is known of it
+---   local known = trial:result 'teacher'  -- nil: still to be done
+---   trial:keep('teacher', { loss = .. })  -- it is done, and this is known of it
 ---
 --- `trial.json` in the folder holds the settings, with which alone it goes on. Each run has a
 --- folder of its own there, with what is known of it in `result.json`.
@@ -25,8 +25,9 @@ local M = {}
 
 local out = ffi.new 'char *[1]' -- scratch, read at once
 
+--- Runs that are done one after another in one folder: see `ms.trial.open`.
 --- @class ms_trial
---- @field folder string
+--- @field folder string where all of it is
 local methods = {}
 local class = strict.class('trial', methods)
 

@@ -25,6 +25,7 @@ M.options = optim
 
 local ADAMW = { 'beta1', 'beta2', 'eps', 'weight_decay', 'clip' }
 
+--- AdamW over the parameters of a model, with its moments.
 --- @class ms_optimizer
 local optimizer = handles.kind('optimizer', 'ms_optimizer', C.ms_optimizer_free)
 local methods, pointer = optimizer.methods, optimizer.pointer

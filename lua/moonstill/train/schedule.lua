@@ -85,6 +85,7 @@ local function elapsed(state) return (state.step - 1) / state.total end
 
 --- A fixed value; with a table, its `lr` after its `warmup`.
 --- @param options number|table see `options`
+--- @return fun(state: table): number
 function M.constant(options)
   if type(options) == 'number' then
     return rising(function() return options end, 0, {})
@@ -96,6 +97,7 @@ end
 --- A straight line: from `from` at the first step to `to` at the last; or, with `lr`, from the peak
 --- towards `final`.
 --- @param options table { from, to, warmup } or { lr, warmup, final }, see `options`
+--- @return fun(state: table): number
 function M.linear(options)
   local o = read(options)
   if o.lr then
@@ -112,6 +114,7 @@ end
 
 --- Half a cosine from the peak towards `final`.
 --- @param options { lr: number, warmup?: number, final?: number } see `options`
+--- @return fun(state: table): number
 function M.cosine(options)
   local o = read(options, 'lr')
   return rising(function(state)
@@ -122,6 +125,7 @@ end
 --- Warm-up, stable, decay: the peak until the last `decay` of the steps (a share below 1 of what
 --- follows the warm-up, or steps), then a straight line towards `final`.
 --- @param options { lr: number, warmup?: number, decay?: number, final?: number } see `options`
+--- @return fun(state: table): number
 function M.wsd(options)
   local o = read(options, 'lr')
   return rising(function(state)
@@ -136,6 +140,7 @@ M.names = optim.schedule.values
 
 --- The schedule that `options.schedule` names, by default cosine.
 --- @param options table a recipe's `optim`, see `options`
+--- @return fun(state: table): number
 function M.of(options)
   return M[read(options, 'lr').schedule](options)
 end

@@ -10,9 +10,21 @@ local tally = require 'moonstill.train.tally'
 
 local M = {}
 
---- There is one object for all steps of a run. `number` counts from 1; each schedule's value has
---- its schedule's name; after `update` there are `loss`, `grad_norm`, `skipped`.
+--- One optimiser step of a run: `for step in run:steps() do`. One object serves for all of them.
+--- The value of each schedule has its name: `step.lr`, `step.kd`.
+---
+---   for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
+---   step:update()
 --- @class ms_step
+--- @field number integer counts from 1, over all epochs
+--- @field lr number the learning rate of the step
+--- @field norms { response: number, all: number } see `norm`
+--- @field tokens integer of its batches, on all ranks
+--- @field seconds number how long it took; after `update`
+--- @field loss number the sum of its terms, each times its weight; after `update`
+--- @field grad_norm number norm of the gradient before clipping; after `update`
+--- @field skipped boolean whether the gradient was not finite, so that nothing changed; after
+---   `update`
 local methods = {}
 local class = strict.class('step', methods)
 
@@ -34,10 +46,12 @@ function M.has(step, name) return rawget(step, name) ~= nil or methods[name] ~= 
 
 --- The sum of the weights of all micro-batches, of all ranks, which a term's loss is divided by.
 --- @param on '"response"'|'"all"'
+--- @return number
 function methods:norm(on) return self.norms[on] end
 
 --- For `model:learn`, before it learns a batch: adds up what each term gives, which is read at
 --- `update`. For the last batch that is left it gives the group over which gradients are summed.
+--- @package
 --- @return ffi.cdata*? `ms_group *`
 function methods:record(batch, terms, results)
   self.tally:add(terms, results, self.norms)
@@ -45,6 +59,7 @@ function methods:record(batch, terms, results)
 end
 
 --- For `model:learn`, after it has learnt a batch.
+--- @package
 function methods:learnt(batch)
   if not self.unlearnt[batch] then return end
   self.unlearnt[batch] = nil
@@ -57,6 +72,7 @@ local function next_batch(self)
 end
 
 --- Iterates over this rank's batches of the step, whose sizes are those of `batch.micro_tokens`.
+--- @return fun(): ms_batch?
 function methods:micro_batches()
   self.at = 0
   return next_batch, self
@@ -106,6 +122,7 @@ end
 
 --- True in every n-th step; never for 0.
 --- @param n integer
+--- @return boolean
 function methods:every(n)
   check.integer('step:every', 'n', n, 0, check.EXACT)
   return n > 0 and self.number % n == 0
@@ -113,6 +130,7 @@ end
 
 --- The optimiser's update, at `step.lr`; the gradients are zeroed. A step in which no position was
 --- supervised, or whose gradient is not finite, updates nothing.
+--- @return ms_step self
 function methods:update()
   local run, state = self.run, self.run.state
   if not self.open then fail('step:update: called twice, or outside its step') end

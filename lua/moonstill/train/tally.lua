@@ -83,7 +83,7 @@ function methods:clear() self.calls, self.names, self.terms = 0, {}, {} end
 
 --- Adds what one call gives. All calls have terms of the same names, and of each name the same
 --- meaning; the weights may change.
---- @param terms ms_loss_term[]
+--- @param terms ms_term[]
 --- @param results ms_result[] one for each; they may be written later
 --- @param norms? { response: number, all: number } of the step
 function methods:add(terms, results, norms)
