@@ -101,6 +101,11 @@ describe('recipes/quickstart.lua', function()
     tools.says('sft/student after 10 steps', errors)
     assert.falsy(errors:find 'distilled' or errors:find 'teacher/')
     assert.is_true(before == weights(folder, 'sft'))
+    os.remove(folder .. '/out/quickstart-smoke/distilled/result.json') -- killed before it was written
+    _, out, errors = run(folder)
+    assert.equal(told(first), told(out))
+    tools.says('finished already after 10 steps', errors)
+    assert.falsy(errors:find 'step %d+/')
   end)
 
   it('goes on where it was, in each stage, whatever stopped it', function()

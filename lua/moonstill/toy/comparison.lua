@@ -111,11 +111,12 @@ function M.wrap(text, width, head)
   return head .. table.concat(lines, '\n' .. (' '):rep(#head))
 end
 
--- Of a model that has learnt little there are long answers, and long words.
-local LONGEST, LONGEST_WORD = 240, ('%S'):rep(20)
-local function shown(answer)
+local LONGEST = 200 -- bytes of an answer that are shown; a model that has learnt little says more
+
+-- A text whose words are no longer than `room`.
+local function shown(answer, room)
   local text = #answer <= LONGEST and answer or answer:sub(1, LONGEST) .. ' ..'
-  return (text:gsub(LONGEST_WORD, '%0 '))
+  return (text:gsub(('%S'):rep(room), '%0 '))
 end
 
 --- A problem, the answer that is expected, and the answer of each model.
@@ -136,8 +137,8 @@ function M.sample(entries, problems, i, width)
   local lines = { M.wrap(problem.messages[1].content, width, ('problem %d: '):format(i)),
     head:format('expected', '') .. problem.answer }
   for _, e in ipairs(entries) do
-    lines[#lines + 1] = M.wrap(shown(e.answers[i]), width,
-      head:format(e.name, e.right[i] and 'right' or 'wrong'))
+    local first = head:format(e.name, e.right[i] and 'right' or 'wrong')
+    lines[#lines + 1] = M.wrap(shown(e.answers[i], math.max(1, width - #first)), width, first)
   end
   return table.concat(lines, '\n')
 end
