@@ -153,7 +153,8 @@ describe('in the executable', function()
   it('a recipe is blamed in any folder, also in one called like that of the modules', function()
     for _, path in ipairs { 'recipe.lua', 'a/b/recipe.lua', 'lua/recipe.lua', 'lua/moonstill/recipe.lua',
       'lua/moonstill/run/recipe.lua' } do
-      assert.equal(('moonstill: %s:3: batch: a list of segments expected\n'):format(path), said(path))
+      assert.equal(('moonstill: PATH:3: batch: a list of segments expected\n  PATH:3: in function \'inner\'\n'
+        .. '  PATH:4: in main chunk\n'):gsub('PATH', path), said(path))
     end
   end)
 
@@ -162,6 +163,52 @@ describe('in the executable', function()
     assert.equal('moonstill: (command line):2: batch: a list of segments expected\n', err)
     _, _, err = tools.run('echo "x = ms.batch(1)" | ' .. tools.quote(program))
     assert.equal('prompt:1: batch: a list of segments expected\n', err)
+  end)
+
+  -- What a recipe of these lines says, with its path as PATH.
+  local function complaint(lines, environment)
+    local path = tools.write(folder .. '/trace.lua', lines)
+    local _, _, err = tools.run(('%s %s %s </dev/null'):format(environment or '', tools.quote(program),
+      tools.quote(path)))
+    return (err:gsub(path:gsub('%p', '%%%0'), 'PATH'))
+  end
+
+  it('an error is followed by the user\'s own lines, whatever lies between', function()
+    local head = 'local ms = require "moonstill"\nlocal function pick(x)\n  local b = ms.batch(x)\n  return b\nend\n'
+    local first = 'moonstill: PATH:3: batch: a list of segments expected\n  PATH:3: in function \'pick\'\n'
+    for body, want in pairs {
+      ['ms.scope(function(own)\n  own(pick(1))\nend)'] =
+        '  PATH:7: in function <PATH:6>\n  PATH:6: in main chunk\n',
+      ['local f = coroutine.wrap(function()\n  pick(1)\nend)\nf()'] =
+        '  PATH:7: in function <PATH:6>\n  PATH:9: in main chunk\n',
+      ['local function each()\n  ms.scope(function() pick(1) end)\nend\nfor _ in coroutine.wrap(each) do end'] =
+        '  PATH:7: in function <PATH:7>\n  PATH:7: in function <PATH:6>\n  PATH:9: in main chunk\n',
+      ['pcall(ms.scope, function() pick(1) end)\nlocal function again() pick(1) end\nagain()'] =
+        '  PATH:7: in function \'again\'\n  PATH:8: in main chunk\n',
+    } do assert.equal(first .. want, complaint(head .. body), body) end
+  end)
+
+  it('an error that is no text, that was caught, or has no end has what there is', function()
+    assert.equal('moonstill: an error that is no text: { code = 2 }\n  PATH:1: in main chunk\n',
+      complaint 'error { code = 2 }')
+    assert.equal('moonstill: PATH:2: no\n  PATH:4: in main chunk\n',
+      complaint 'local function f()\n  error "no" end\nlocal _, why = pcall(f)\nerror(why, 0)')
+    tools.says('moonstill: PATH:1: stack overflow', complaint 'local function f() return 1 + f() end\nf()')
+    local text = complaint 'local function f(n) if n == 0 then error "no" end f(n - 1) end\nf(50)'
+    tools.says({ "\n  PATH:1: in function 'f'\n  ... (41 more)\n", '\n  PATH:2: in main chunk\n' }, text)
+    assert.equal('moonstill: PATH:1: no\n', complaint 'error "no"') -- whose line it has already
+  end)
+
+  it('an error that is meant for its reader has no lines', function()
+    assert.equal('moonstill: bye\n', complaint 'local function f() require "moonstill".exit(3, "bye") end\nf()')
+  end)
+
+  it('lines of the library are shown where they are asked for', function()
+    local lines = 'local ms = require "moonstill"\nms.scope(function() local b = ms.batch(1) return b end)'
+    assert.is_nil(complaint(lines):find('lua/moonstill', 1, true))
+    local text = complaint(lines, 'MS_TRACE=1')
+    tools.says({ 'stack traceback:', 'lua/moonstill/data/batch.lua:' }, text)
+    assert.equal(1, select(2, text:gsub('stack traceback', '')))
   end)
 
   it('what the library does for itself blames no line', function()

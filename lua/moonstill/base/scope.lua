@@ -5,6 +5,7 @@
 ---     local m = own(ms.model.open 'models/teacher')
 ---   end)
 local check = require 'moonstill.base.check'
+local trace = require 'moonstill.base.trace'
 
 local function finish(list, ok, ...)
   for i = #list, 1, -1 do list[i]:free() end
@@ -21,5 +22,5 @@ return function(body)
     list[#list + 1] = x
     return x
   end
-  return finish(list, xpcall(body, debug.traceback, own))
+  return finish(list, xpcall(body, trace.handler, own))
 end

@@ -3,6 +3,7 @@ local message_of = require 'moonstill.prompt.message'
 local options = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
 local sorted = require 'moonstill.base.sorted'
+local trace = require 'moonstill.base.trace'
 
 local M = {}
 
@@ -16,14 +17,6 @@ end
 local function misuse(text)
   complain(text .. '\nTry: moonstill --help')
   return WRONG_USE
-end
-
--- A traceback costs nothing until an error; strings only, so that other values arrive as they are.
-local function trace(message)
-  if os.getenv 'MS_TRACE' and type(message) == 'string' then
-    return (debug.traceback(message, 2)) -- no tail call, which would be a level less
-  end
-  return message
 end
 
 -- The exit status of an error: its own, where it has one (base.exit).
@@ -47,15 +40,12 @@ local function left_open()
   return true
 end
 
--- Loaded when it is asked for: most recipes never do.
-local function explain(...) return require 'moonstill.prompt.help'(...) end
-
---- Runs a chunk with `arg` set to the rest of the command line, and `help` at hand.
+--- Runs a chunk with `arg` set to the rest of the command line.
 local function run(chunk, name, first)
   local mine = { [0] = name }
   for i = first, #arg do mine[#mine + 1] = arg[i] end
-  arg, help = mine, explain
-  local ok, why = xpcall(chunk, trace)
+  arg = mine
+  local ok, why = xpcall(chunk, trace.handler)
   if ok then return left_open() and ERROR or status_of_success() end
   complain(why)
   return status_of(why)
@@ -115,14 +105,21 @@ commands = {
 }
 commands['-h'] = commands['--help']
 
+-- What scripts and the prompt have beside Lua's own. Help is loaded when it is asked for.
+local function set_globals()
+  help = function(...) return require 'moonstill.prompt.help'(...) end
+  rawset(coroutine, 'wrap', trace.wrap)
+end
+
 --- Does what `arg` says; main.c calls it.
 --- @param prompt table the terminal, see core/prompt.h
 --- @return integer the exit status
 function M.main(prompt)
   local first = arg[1]
+  set_globals()
   if not first then return require 'moonstill.prompt.repl'.run(prompt) end
   if commands[first] then
-    local ok, status = xpcall(commands[first], trace, prompt)
+    local ok, status = xpcall(commands[first], trace.handler, prompt)
     if ok then return status end
     complain(status)
     return status_of(status)
