@@ -7,11 +7,12 @@
 
 /* Pushes a table:
  *   interactive()        whether stdin and stdout are a terminal
- *   read(prompt)         the next line without its end; nil at the end of input; false and what was
- *                        typed after Ctrl-C
+ *   read(prompt)         the next line without its end, or the lines that were pasted; nil at the end
+ *                        of input; false and what was typed after Ctrl-C
+ *   complete(f)          Tab calls f(before, after), what stands before and after the cursor: how many
+ *                        characters before it go, a text in their place, and a text to show, or nil
  *   history(path)        reads that file and adds every line entered from now on
- *   call(f, ...)         true and the results, or false and the error; Ctrl-C raises the error
- *                        "interrupted"
+ *   call(handler, f, ...) see calls.h
  *   version              of the line editor
  */
 void ms_prompt_push(lua_State *L);

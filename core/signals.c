@@ -12,17 +12,24 @@
 static const int asks_to_end[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
 enum { ASKS = sizeof asks_to_end / sizeof *asks_to_end };
 static struct sigaction old[ASKS];
+static int watching;
+static void (*again)(int number); /* what a second SIGINT does */
 
 static void on_write_signal(int number) { (void)number; }
 
 /* Whoever asks twice does not want to wait. The last two come again by themselves: from the kernel
  * and from a shell, and for each second beyond the limit. */
 static void on_ask(int number) {
+  if (ms_interrupted() == number && number == SIGINT && again) {
+    again(number);
+    return;
+  }
   if (ms_interrupted() == number && (number == SIGINT || number == SIGTERM)) _Exit(128 + number);
   if (!ms_interrupted()) ms_interrupt(number);
 }
 
 static void watch(int on) {
+  watching = on;
   for (int i = 0; i < ASKS; i++) {
     struct sigaction action = {.sa_handler = on_ask, .sa_flags = SA_RESTART};
     sigaction(asks_to_end[i], on ? &action : &old[i], on ? &old[i] : NULL);
@@ -31,6 +38,10 @@ static void watch(int on) {
       sigaction(SIGHUP, &old[i], NULL);
   }
 }
+
+int ms_signals_watching(void) { return watching; }
+
+void ms_signals_again(void (*then)(int number)) { again = then; }
 
 void ms_signals_start(void) {
   /* A handler, not SIG_IGN: programs that are started from here get the defaults back. */

@@ -7,4 +7,10 @@
  * and ms_interrupt_watch watches. */
 void ms_signals_start(void);
 
+/* Whether ms_interrupt_watch watches. */
+int ms_signals_watching(void);
+
+/* While it watches, a second SIGINT ends the process, or calls `then` where one is given. */
+void ms_signals_again(void (*then)(int number));
+
 #endif

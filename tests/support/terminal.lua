@@ -38,6 +38,9 @@ function M.open(command, columns)
   return setmetatable({ fd = master[0], pid = pid, text = '' }, session)
 end
 
+-- What asks the terminal to mark what is pasted shows nothing.
+local function visible(text) return (text:gsub('\27%[%?2004[hl]', '')) end
+
 --- Reads until `part` has come, and forgets what was read up to its end; returns that.
 function session:wait(part)
   local buffer, poll = ffi.new 'char[4096]', ffi.new('struct moonstill_pollfd', { self.fd, 1, 0 })
@@ -50,7 +53,7 @@ function session:wait(part)
     end
     local n = libc.poll(poll, 1, PATIENCE) > 0 and libc.read(self.fd, buffer, 4096) or 0
     if n <= 0 then error(('%q has not come, only:\n%s'):format(part, self.text), 2) end
-    self.text = self.text .. ffi.string(buffer, n)
+    self.text = visible(self.text .. ffi.string(buffer, n))
   end
 end
 

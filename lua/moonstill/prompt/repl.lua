@@ -1,73 +1,29 @@
 --- The Lua prompt: expressions are printed, unfinished lines go on, `ms` is at hand.
+local chunk_of = require 'moonstill.prompt.chunk'
 local history = require 'moonstill.prompt.history'
 local message_of = require 'moonstill.prompt.message'
+local pretty = require 'moonstill.prompt.pretty'
+local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
+local trace = require 'moonstill.base.trace'
 
 local M = {}
 
-local DEEP, LONG = 3, 24 -- how far tables are printed
+local leaving = {} -- the error that ends the session; `status` is then the process's
 
-local is_word = '^[%a_][%w_]*$'
+-- What a session has besides `ms`; `exit`, `quit` and `help` are called by their bare name.
+local own = {}
 
-local function key_text(key)
-  if type(key) == 'string' and key:find(is_word) then return key end
-  return '[' .. (type(key) == 'string' and ('%q'):format(key) or tostring(key)) .. ']'
+--- Leaves the prompt.
+--- @param status? integer of the process, default 0
+function own.exit(status)
+  leaving.status = tonumber(status) or 0
+  error(leaving, 0)
 end
-
-local show
-
-local function show_table(t, depth, seen)
-  if seen[t] then return '{ ... }' end
-  seen[t] = true
-  local parts, list = {}, #t
-  for i, key in ipairs(sorted.keys(t)) do
-    if i > LONG or depth >= DEEP then
-      parts[#parts + 1] = '...'
-      break
-    end
-    local value = show(t[key], depth + 1, seen)
-    local in_list = type(key) == 'number' and key >= 1 and key <= list and key % 1 == 0
-    parts[#parts + 1] = in_list and value or key_text(key) .. ' = ' .. value
-  end
-  seen[t] = nil
-  if #parts == 0 then return '{}' end
-  return '{ ' .. table.concat(parts, ', ') .. ' }'
-end
-
-function show(value, depth, seen)
-  if type(value) == 'string' then
-    return depth == 0 and value or ('%q'):format(value):gsub('\\\n', '\\n')
-  end
-  local meta = type(value) == 'table' and getmetatable(value)
-  if type(value) ~= 'table' or (type(meta) == 'table' and meta.__tostring) then
-    return tostring(value)
-  end
-  return show_table(value, depth, seen)
-end
-
---- How the prompt prints a value: strings as they are, tables by their content.
---- @param value any
---- @return string
-function M.show(value) return (show(value, 0, {})) end
-
--- "'<eof>' expected near 'x'" is the other way round: there is too much.
-local function ends_early(why) return why:find("near '<eof>'", 1, true) ~= nil end
-
---- Compiles what was typed: as an expression where it is one.
---- @return function? chunk
---- @return string? why not
---- @return boolean? unfinished more lines could make it whole
-function M.compile(text)
-  local source = text:gsub('^%s*=', 'return ', 1)
-  local chunk, not_value = loadstring('return ' .. source, '=prompt')
-  if chunk then return chunk end
-  local why
-  chunk, why = loadstring(source, '=prompt')
-  if chunk then return chunk end
-  return nil, why, ends_early(not_value) or ends_early(why)
-end
+own.quit = own.exit
 
 local function complain(why)
+  if why == leaving then return true end
   io.stdout:flush()
   io.stderr:write(message_of(why), '\n')
   return false
@@ -75,12 +31,13 @@ end
 
 local function print_results(ok, ...)
   if not ok then return complain((...)) end
+  local columns, texts = screen.columns(1), {}
   for i = 1, select('#', ...) do
     local value = select(i, ...)
-    io.write(i > 1 and '\t' or '', M.show(value))
+    texts[i] = pretty.show(value, columns)
     _ = value
   end
-  if select('#', ...) > 0 then io.write '\n' end
+  if #texts > 0 then io.write(table.concat(texts, '\t'), '\n') end
   return true
 end
 
@@ -88,18 +45,43 @@ local function lines_of_file()
   return function() return io.read '*l' end
 end
 
--- The next whole chunk: a function, or nil and why not; false at the end of the input.
+-- A name alone that the session itself has calls it.
+local function bare_call(text)
+  local name = text:match '^%s*(%a+)%s*;?%s*$'
+  local f = name and own[name]
+  return f and rawget(_G, name) == f and function() return f() end
+end
+
+-- The next whole chunk: a function, or nil and why not, and its text; false where the input ends.
 local function read_chunk(read)
   local text = read '> '
   if text == nil then return false end
   while text do
-    local chunk, why, unfinished = M.compile(text)
-    if chunk or not unfinished then return chunk, why end
+    local chunk, why, unfinished = chunk_of.compile(text)
+    if chunk or not unfinished then return bare_call(text) or chunk, why, text end
     local line = read '>> '
-    if line == nil then return nil, why end -- the input ends within a statement
+    if line == nil then return nil, why, text end -- the input ends within a statement
     text = line and text .. '\n' .. line
   end
-  return function() end -- given up with Ctrl-C
+  return function() end, nil, '' -- given up with Ctrl-C
+end
+
+-- Says which locals are gone, as they would have been kept elsewhere.
+local function tell_locals(text)
+  local names = chunk_of.unused_locals(text)
+  if #names == 0 then return end
+  io.stdout:flush()
+  io.stderr:write(("note: the local %s ends with this line; without 'local' it stays\n")
+    :format(table.concat(names, ', ')))
+end
+
+local function pass(...) return ... end
+
+-- Runs a chunk and prints what it gives.
+local function run_chunk(prompt, chunk, text)
+  local fine = print_results(prompt.call(trace.handler, chunk, pass))
+  if fine then tell_locals(text) end
+  return fine
 end
 
 --- Reads and runs until the input ends.
@@ -108,18 +90,20 @@ end
 function M.run(prompt)
   local talk = prompt.interactive()
   local read = talk and history.lines(prompt, 'moonstill_history') or lines_of_file()
-  ms, help = require 'moonstill', require 'moonstill.prompt.help'
+  ms, own.help = require 'moonstill', help
+  for name, value in sorted.pairs(own) do _G[name] = value end
   if talk then print('moonstill ' .. ms._VERSION .. ', ' .. jit.version .. '. help() helps.') end
   local failed = false
-  while true do
-    local chunk, why = read_chunk(read)
+  while not leaving.status do
+    local chunk, why, text = read_chunk(read)
     if chunk == false then break end
     local fine
     -- What is typed is not compiled: Ctrl-C would not reach a compiled loop.
     if chunk and talk then jit.off(chunk, true) end
-    if chunk then fine = print_results(prompt.call(chunk)) else fine = complain(why) end
+    if chunk then fine = run_chunk(prompt, chunk, text) else fine = complain(why) end
     failed = failed or not fine
   end
+  if leaving.status then return leaving.status end
   if talk then io.write '\n' end
   return failed and not talk and 1 or 0
 end
