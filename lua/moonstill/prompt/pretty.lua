@@ -1,7 +1,6 @@
 --- How the prompt prints values: strings as they are, tables by their content, on one line where
 --- they fit it, and never more than a screen or so.
 local layout = require 'moonstill.base.layout'
-local names = require 'moonstill.names'
 local numbers = require 'moonstill.base.numbers'
 local printable = require 'moonstill.base.printable'
 local sorted = require 'moonstill.base.sorted'
@@ -126,7 +125,6 @@ end
 local function module_name(t)
   local ms = package.loaded.moonstill
   if not ms then return nil end
-  if t == ms then return 'ms' end
   for name, value in sorted.pairs(ms) do
     if value == t and name ~= '_VERSION' then return 'ms.' .. name end
   end
@@ -134,7 +132,7 @@ end
 
 -- A module by what it has.
 local function module_text(name, t, columns)
-  local list = table.concat(sorted.keys(name == 'ms' and names or t), ', ')
+  local list = table.concat(sorted.keys(t), ', ')
   local text = ('%s has %s; help(%s) tells more'):format(name, list, name)
   return table.concat(layout.wrap(text, columns), '\n')
 end
@@ -145,9 +143,9 @@ end
 --- @return string
 function M.show(value, columns)
   if type(value) == 'string' then return M.text(value) end
-  local name = type(value) == 'table' and module_name(value)
-  if name then return module_text(name, value, columns) end
   if type(value) == 'table' and not has_text(value) then
+    local name = module_name(value)
+    if name then return module_text(name, value, columns) end
     return show(value, { columns = columns, inside = {}, depth = 0, lines = 0 }, 0)
   end
   return type(value) == 'number' and numbers.text(value) or M.text(text_of(value))
