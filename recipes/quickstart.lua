@@ -52,6 +52,8 @@ if cfg.max_steps ~= 0 then
   ms.config.refuse "'max_steps' does nothing here: teacher.steps, student.steps"
 elseif type(cfg.resume) == 'string' and cfg.resume ~= 'auto' then
   ms.config.refuse "'resume' cannot be a folder here: auto, true or false"
+elseif cfg.data.student > cfg.data.teacher then
+  ms.config.refuse "'data.student' is more than 'data.teacher', of which they are the first"
 end
 
 local CONTEXT = 256
@@ -251,10 +253,11 @@ local function introduce(example)
       ('  the %-18s '):format(stage.name)))
   end
   say ''
-  tell('In what they learn, %.3g %% of the steps are worked out wrong, on purpose. A teacher helps '
-    .. 'where labels are few or not to be trusted; with 8000 problems for all and no wrong step, '
-    .. 'both students end alike. They are compared by %d other problems, worked out right.',
-    100 * cfg.data.slips, cfg.data.valid)
+  tell('%s A teacher helps where labels are few or not to be trusted; with 8000 problems for all '
+    .. 'and no wrong step, both students end alike. They are compared by %d other problems, worked '
+    .. 'out right.', cfg.data.slips == 0 and 'All that they learn is worked out right.'
+    or ('In what they learn, %.3g %% of the steps are worked out wrong, on purpose.'):format(100
+    * cfg.data.slips), cfg.data.valid)
   tell 'Ctrl-C saves; the same command goes on from there, and shows the result again at the end.'
 end
 

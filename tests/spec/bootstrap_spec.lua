@@ -115,5 +115,8 @@ describe('bootstrap', function()
     assert.equal(1, status)
     assert.is_true(tools.exists(place .. '/asked'))
     assert(err:find('apt-get update failed', 1, true), err)
+    for line in err:gmatch '[^\n]+' do assert.is_true(#line <= 80, line) end
+    local lines = err:match 'could run instead:\n(.-)\nbootstrap':gsub(' *\\\n *', ' ')
+    assert.equal('  apt-get install --no-install-recommends gcc libc6-dev cmake', lines:sub(1, 61))
   end)
 end)

@@ -167,6 +167,7 @@ describe('recipes/quickstart.lua', function()
 
   it('refuses keys of every recipe that it has no use for', function()
     for words, want in pairs { ['max_steps=3'] = 'does nothing here: teacher.steps, student.steps',
+      ['data.student=301'] = "'data.student' is more than 'data.teacher'",
       ['resume=.'] = "'resume' cannot be a folder here" } do
       local wrong, _, errors = run(tools.folder(), words)
       assert.equal(2, wrong)
