@@ -362,8 +362,14 @@ M.options = schema.new('dataset', {
   split = optional('number > 0 < 1|integer >= 1', 'without valid: the part of the training rows, '
     .. 'or how many of them, that are held out for validation'),
   max_tokens = option(2048, 'longest sample', 'integer >= 2 <= 2147483647'),
-  over_long = schema.one_of(cutting.ways, nil, 'what happens to longer ones'),
-  on_error = schema.one_of({ 'error', 'skip' }, nil, 'what happens at a bad row'),
+  over_long = schema.one_of(cutting.ways, nil, 'what happens to longer ones', {
+    drop = 'they are left out, and counted', truncate = 'their beginning is kept',
+    truncate_left = 'their end is kept, and the token that begins every text',
+    split = 'pieces, each with the last quarter of the one before as its context',
+    error = 'the first one is an error, with its file and line' }),
+  on_error = schema.one_of({ 'error', 'skip' }, nil, 'what happens at a bad row', {
+    error = 'it is an error, with its file and line',
+    skip = 'it is left out, and counted by reason' }),
   prompt_key = optional('string', 'column of the prompts'),
   answer_key = optional('string', 'column of the answers; alone, as in answer_key=chosen, of those '
     .. 'to known prompts'),

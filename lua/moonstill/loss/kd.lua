@@ -279,7 +279,7 @@ end
 --- @package
 --- @param model ffi.cdata* `ms_model *`
 --- @param b ms_batch
---- @param terms ms_loss_term[]
+--- @param terms ms_term[]
 --- @return ms_result[] see `ms.result`
 --- @return { value: number, weight: number, agree: number }[][] parts by segment, then by term
 function M.run_parts(model, b, terms)

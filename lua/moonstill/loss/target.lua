@@ -127,9 +127,9 @@ end
 
 --- A topk target from values: for each supervised position the ids (from 0), their
 --- log-probabilities and the log of the leftover mass (-math.huge for none).
---- @param ids integer[][]
---- @param log_p number[][]
---- @param log_rest number[]
+--- @param ids integer[][] for each position as many ids, k of them
+--- @param log_p number[][] their log-probabilities, in nats
+--- @param log_rest number[] of each position
 --- @param options table see `value_options`; vocab is needed
 --- @return ms_target
 function M.topk(ids, log_p, log_rest, options)
@@ -156,7 +156,7 @@ function M.topk(ids, log_p, log_rest, options)
 end
 
 --- A logits target: a row of logits for each supervised position.
---- @param rows number[][]
+--- @param rows number[][] a logit for each id
 --- @param options? table see `value_options`
 --- @return ms_target
 function M.logits(rows, options)

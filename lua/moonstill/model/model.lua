@@ -72,8 +72,11 @@ local function on_device(o, body)
   return status
 end
 
---- Opens a Hugging Face folder.
---- @param path string
+--- Opens a Hugging Face folder: config.json and safetensors. The caller frees the model. What is
+--- missing, of another shape, or not understood in config.json is an error that names it.
+---
+---   local student = ms.model.open('models/small', { train = true })
+--- @param path string the folder
 --- @param options? table see `options`
 --- @return ms_model
 function M.open(path, options)
@@ -83,9 +86,10 @@ function M.open(path, options)
   return model.new(out[0])
 end
 
---- A random model: weights of the config's `initializer_range`, norms 1, biases 0.
+--- A model with random weights: normal ones of the config's `initializer_range`, norms 1, biases 0.
+--- The same seed gives the same weights. The caller frees the model.
 --- @param config table|string what config.json says, or its text
---- @param seed? integer
+--- @param seed? integer default 0
 --- @param options? table see `options`
 --- @return ms_model
 function M.create(config, seed, options)
@@ -111,7 +115,10 @@ M.shrink_options = schema.new('model.shrink', {
   layers = schema.required('number|list', 'a list of layers, from 0, or how many, taken evenly'),
 }, M.options)
 
---- A student from some layers of a teacher; everything else is copied.
+--- A student from some layers of a teacher; everything else is copied. The student needs the
+--- teacher no longer, and the caller frees it.
+---
+---   local s = ms.model.shrink(teacher, { layers = { 0, 5, 11 }, train = true })
 --- @param teacher ms_model
 --- @param options table see `shrink_options`
 --- @return ms_model
@@ -131,7 +138,7 @@ function M.shrink(teacher, options)
   return model.new(out[0])
 end
 
---- A copy on the same device, with options of its own.
+--- A copy of a model on the same device, with options of its own, which the caller frees.
 --- @param from ms_model
 --- @param options? table see `options`
 --- @return ms_model

@@ -35,7 +35,8 @@ M.options = schema.new('generate', {
   device = models.options.device, dtype = models.options.dtype,
 }, sampling.options(512))
 
-local COMMAND = { name = 'generate', usage = 'FOLDER --prompts FILE -o FILE [options]',
+--- The command, as `command.read` takes it.
+M.command = { name = 'generate', usage = 'FOLDER --prompts FILE -o FILE [options]',
   words = { 1, 1 }, options = M.options, short = { ['-o'] = 'output' }, about = [[
 Writes the answers of the model in FOLDER to many prompts as JSON lines, in their order; training on
 them learns what was generated. Rows of prompts hold messages, a prompt or a text, and may have
@@ -171,8 +172,8 @@ end
 -- the command ------------------------------------------------------------------------------------
 
 local function check_files(given)
-  if not given.prompts then command.refuse(COMMAND, '--prompts FILE is needed') end
-  if not given.output then command.refuse(COMMAND, '-o FILE is needed; -o - is stdout') end
+  if not given.prompts then command.refuse(M.command, '--prompts FILE is needed') end
+  if not given.output then command.refuse(M.command, '-o FILE is needed; -o - is stdout') end
   if given.output ~= '-' and C.ms_path_kind(given.output) ~= 0 then
     error(given.output .. ': is there already, and nothing is written over: remove it, or give '
       .. 'another -o', 0)
@@ -197,7 +198,7 @@ end
 --- @param args string[] the command line, whose second word is the first behind "generate"
 --- @return integer the exit status
 function M.run(args)
-  local words, given = command.read(COMMAND, args, 2)
+  local words, given = command.read(M.command, args, 2)
   if not words then return 0 end
   check_files(given)
   local job = open_job(words[1], given)

@@ -118,8 +118,9 @@ end
 local function add_values(list)
   for _, entry in ipairs(schema.list(require 'moonstill'.run.options)) do
     for value, meaning in sorted.pairs(entry.option.meanings or {}) do
-      add(list, tostring(value), { how = 'text', brief = meaning,
-        text = ('%s, a value of %s: %s'):format(tostring(value), entry.key, meaning) })
+      local text = ('%s, a value of %s: %s'):format(tostring(value), entry.key, meaning)
+      add(list, entry.key .. '.' .. tostring(value), { how = 'text', text = text, brief = meaning,
+        of_value = true })
     end
   end
 end
@@ -168,7 +169,8 @@ local function those(fits)
   return found
 end
 
---- All that goes by a name, or whose last word it is; where there is none, also the nearest name.
+--- All that goes by a name, or whose last word it is, values of options only where nothing else is;
+--- where there is none, also the nearest name.
 --- @param text string
 --- @return table[] entries
 --- @return string? near
@@ -177,6 +179,9 @@ function M.find(text)
   local found = those(function(each) return each == name end)
   if #found == 0 and name ~= '' then
     found = those(function(each) return each:sub(-#name - 1) == '.' .. name end)
+    local others = {}
+    for _, entry in ipairs(found) do others[#others + 1] = not entry.of_value and entry or nil end
+    if #others > 0 then found = others end
   end
   if #found > 0 then return found end
   local words = {}

@@ -7,7 +7,8 @@ local schema = require 'moonstill.base.schema'
 
 local M = {}
 
-local COMMAND = { name = 'inspect', usage = 'FOLDER [--weights]', words = { 1, 1 },
+--- The command, as `command.read` takes it.
+M.command = { name = 'inspect', usage = 'FOLDER [--weights]', words = { 1, 1 },
   about = 'Says what a model folder holds.',
   options = schema.new('inspect', {
     weights = schema.option(false, 'every parameter with its shape as well'),
@@ -50,7 +51,7 @@ end
 --- @param args string[] the command line, whose second word is the first behind "inspect"
 --- @return integer the exit status
 function M.run(args)
-  local words, given = command.read(COMMAND, args, 2)
+  local words, given = command.read(M.command, args, 2)
   if words then print_facts(words[1], given.weights) end
   return 0
 end

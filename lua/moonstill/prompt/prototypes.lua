@@ -7,7 +7,7 @@ local M = {}
 -- A parameter in C as a docstring names it: "const ms_tensor *x" is a tensor x.
 local function param_of(text)
   local kind, name = text:match '^%s*(.-)([%a_][%w_]*)%s*$'
-  if kind:find 'ms_tensor' then kind = 'tensor?' end
+  if kind:find 'ms_tensor' then kind = 'tensor' end
   if kind:find 'int' then kind = 'integer' end
   if kind:find 'double' or kind:find 'float' then kind = 'number' end
   return ('@param %s %s'):format(name, kind), name
@@ -25,9 +25,9 @@ end
 --- @return table? entry as docstrings.parse gives it
 function M.find(name)
   local header = ffi.string(C.ms_cdef())
-  local place, arguments = header:match('\nms_status ()ms_' .. name .. '(%b());')
+  local place, arguments, rest = header:match('\nms_status ()ms_' .. name .. '(%b());([^\n]*)')
   if not place then return nil end
-  local lines, list = { comment_before(header, place) }, {}
+  local lines, list = { rest:match '/%*%s*(.-)%s*%*/' or comment_before(header, place) }, {}
   for text in arguments:sub(2, -2):gmatch '[^,]+' do
     lines[#lines + 1], list[#list + 1] = param_of(text)
   end

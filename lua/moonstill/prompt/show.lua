@@ -15,9 +15,9 @@ local settings = require 'moonstill.run.settings'
 
 local M = {}
 
-local ABOUT = [[
-moonstill data show [CONFIG.yaml|FILE ...] [key=value ...]
+local USAGE = '[CONFIG.yaml|FILE ...] [key=value ...]'
 
+local ABOUT = [[
 Prints samples of a recipe's data as they are learnt, and how long all of them are. CONFIG.yaml and
 key=value are those of the recipe, whose other keys are passed over; files of data may be given as
 they are:
@@ -52,6 +52,11 @@ local function is_of_recipe(key, in_file)
   if first == 'data' then return false end
   return in_file or settings.options[first] ~= nil or key ~= first
 end
+
+--- The command, for the page of reference: its keys are those of a configuration.
+M.command = { name = 'data show', usage = USAGE, about = ABOUT, keys = function()
+  return config.list(schema_of_show(), { others = is_of_recipe })
+end }
 
 local function is_config(word)
   return word:find '^%-' or word:find '^[%a_][%w_.]*=' or word:find '%.ya?ml$'
@@ -163,7 +168,8 @@ function M.run(args)
       and ("no command '%s'; %s"):format(word, options_of.instead(word, { 'show' }))
       or 'which command? there is show'))
   end
-  show(config(schema_of_show(), { about = ABOUT, args = arguments(args, 3),
+  local about = ('moonstill data show %s\n\n%s'):format(USAGE, ABOUT)
+  show(config(schema_of_show(), { about = about, args = arguments(args, 3),
     others = is_of_recipe }))
   return 0
 end

@@ -23,7 +23,8 @@ M.options = schema.new('chat', {
   device = models.options.device, dtype = models.options.dtype,
 }, sampling.options(1024))
 
-local COMMAND = { name = 'chat', usage = 'FOLDER [options]', words = { 1, 1 },
+--- The command, as `command.read` takes it.
+M.command = { name = 'chat', usage = 'FOLDER [options]', words = { 1, 1 },
   options = M.options, about = [[
 Talks to the model in FOLDER. An answer is shown as it comes; Ctrl-C stops it, and leaves when
 pressed twice at the empty prompt. Lines of a pipe are turns. Commands begin with a /:
@@ -195,7 +196,7 @@ end
 --- @param args string[] the command line, whose second word is the first behind "chat"
 --- @return integer the exit status
 function M.run(prompt, args)
-  local words, given = command.read(COMMAND, args, 2)
+  local words, given = command.read(M.command, args, 2)
   if not words then return 0 end
   local folder = words[1]
   local system = given.system
@@ -205,7 +206,7 @@ function M.run(prompt, args)
   local talk = { conversation = conversation.new(model, chat, settings),
     writer = new_writer(prompt.interactive()) }
   if system and not talk.conversation:has_turns() then
-    command.refuse(COMMAND, '--system: this model has no turns, and no system message')
+    command.refuse(M.command, '--system: this model has no turns, and no system message')
   end
   talk.conversation.system = system
   if not prompt.interactive() then

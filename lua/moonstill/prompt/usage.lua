@@ -20,6 +20,9 @@ M.commands = {
   { '--help', 'this text' },
 }
 
+--- The modules of `prompt/` that are commands, in this order; each has its `command`.
+M.modules = { 'talk', 'answers', 'show', 'inspect' }
+
 M.statuses = {
   { '0', 'done' },
   { '1', 'an error ended it' },

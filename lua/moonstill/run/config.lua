@@ -309,6 +309,15 @@ local function help(state, options)
     schemas.help(state.list))
 end
 
+--- The options that a recipe declares, those of runs among them.
+--- @package
+--- @param schema table
+--- @param options? table as for the call
+--- @return { key: string, option: ms_option }[]
+function M.list(schema, options)
+  return new_state(schema, options and options.others).list
+end
+
 --- The text that --help prints.
 --- @param schema table
 --- @param options? table as for the call

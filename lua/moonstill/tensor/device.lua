@@ -19,7 +19,7 @@ function methods:close() methods.free(self) end
 function device.text(self) return 'device ' .. ffi.string(C.ms_device_spec(self.p)) end
 
 --- Opens a device.
---- @param spec? string 'cpu' (the default)
+--- @param spec? string 'cpu' (the default), the only one there is
 --- @return ms_device
 function M.open(spec)
   check(C.ms_device_open(check.text('device', 'spec', spec == nil and 'cpu' or spec), out))

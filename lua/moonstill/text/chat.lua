@@ -55,11 +55,19 @@ M.options = schema.new('chat', {
   template_args = optional('table', 'variables of the template: {enable_thinking: false}'),
   learn = option(json.array { 'assistant' }, 'roles whose turns are learnt', 'list'),
   turns = one_of({ 'all', 'last', 'each' }, nil,
-    'of a conversation: all turns, the last one, or each as a sample of its own'),
+    'of a conversation: all turns, the last one, or each as a sample of its own', {
+      all = 'a sample, in which each of the assistant\'s turns is learnt',
+      last = 'a sample, in which only the last of its turns is learnt',
+      each = 'a sample for each of its turns, up to that turn, which alone is learnt' }),
   thinking = one_of({ 'learn', 'mask', 'drop' }, nil,
-    'what was thought before answers: learnt, in the text alone, or left out'),
-  tool_calls = one_of({ 'learn', 'mask' }, nil, 'calls of tools: learnt, or in the text alone'),
-  spelled = one_of({ 'letters', 'tokens' }, nil, 'what special tokens are that contents spell'),
+    'what was thought before answers: learnt, in the text alone, or left out', {
+      learn = 'it is learnt as the answer is', mask = 'it stands in the text and is not learnt',
+      drop = 'it is left out of the text' }),
+  tool_calls = one_of({ 'learn', 'mask' }, nil, 'calls of tools: learnt, or in the text alone', {
+    learn = 'they are learnt as the answer is',
+    mask = 'they stand in the text and are not learnt' }),
+  spelled = one_of({ 'letters', 'tokens' }, nil, 'what special tokens are that contents spell', {
+    letters = 'letters like any others, which is said', tokens = 'the special tokens themselves' }),
   date = optional('string', 'YYYY-MM-DD or YYYY-MM-DD HH:MM:SS, for templates that ask for it; by '
     .. 'default the day of the run\'s first start'),
 })

@@ -11,6 +11,7 @@ local out = ffi.new 'ms_pattern *[1]' -- scratch, read at once
 local bounds = ffi.new 'int64_t[2]'
 
 --- @class ms_pattern
+--- @package
 local kind = handles.kind('pattern', 'ms_pattern', C.ms_pattern_free)
 
 --- Compiles a regular expression.

@@ -185,7 +185,7 @@ end
 
 function tokenizer.text(self) return ('tokenizer of %d tokens'):format(self:size()) end
 
---- Opens a tokenizer.
+--- Opens a tokenizer, which the caller frees. One of a kind that is not read is an error.
 --- @param path string a tokenizer.json, or the folder that holds it
 --- @return ms_tokenizer
 function M.open(path)

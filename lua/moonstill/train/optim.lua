@@ -8,7 +8,10 @@ local STEPS = 'number >= 0 < 1|integer >= 1'
 return schema.new('optim', {
   lr = schema.optional('number >= 0 <= 10', 'peak learning rate'),
   schedule = schema.one_of({ 'cosine', 'linear', 'constant', 'wsd' }, 'cosine',
-    'of the learning rate'),
+    'of the learning rate', {
+      cosine = 'half a cosine from the peak to final',
+      linear = 'a straight line from the peak to final', constant = 'the peak',
+      wsd = 'the peak until the last decay of the steps, then a line to final' }),
   warmup = option(0, 'share of the steps (below 1), or steps, in which lr rises from 0', STEPS),
   final = option(0, 'lr at the end, as a share of the peak', 'number >= 0 <= 10')
     :beside('schedule', 'cosine', 'linear', 'wsd'),
