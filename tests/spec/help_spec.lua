@@ -163,7 +163,7 @@ describe('help', function()
       local model = own(ms.model.open 'tests/fixtures/qwen3')
       local text = printed(model)
       tools.says({ 'model qwen3: ', 'A model with its weights', '\nmodel:learn(batch, terms)\n    One pass',
-        '\nmodel:free()' }, text)
+        '\nmodel:free()', '\nhelp "model.ends" shows one of them in full.\n' }, text)
       assert.is_nil(text:find('shrink', 1, true)) -- of the module, not of a model
       local batch = own(ms.batch { { 1, 2, 3 } })
       local results = model:evaluate(batch, { ms.ce(1, { on = 'all' }) })

@@ -12,7 +12,7 @@ local sorted = require 'moonstill.base.sorted'
 
 local HELP = [[
 An expression is printed, a statement is run; an unfinished line goes on in the
-next one. Ctrl-C gives up a line, or stops what runs; Ctrl-D leaves.
+next one. Ctrl-C gives up a line, or stops what runs; exit or Ctrl-D leaves.
 
   help(ms.model)          a module: what it has
   help(m)                 a model, a batch, a run, a result, ..: what it can do
@@ -193,12 +193,15 @@ local function write_module(module, value)
   end
 end
 
+local WIDEST = 20 -- of a field's value
+
 local function value_of(x, name)
   local ok, value = pcall(function() return x[name] end)
   if not ok or type(value) == 'function' or value == nil then return '' end
-  local text = type(value) == 'table' and #kinds.shown(value) > 20 and 'table'
-    or kinds.shown(value)
-  return (text:gsub('\n.*', '..'))
+  if type(value) == 'number' then return ('%.6g'):format(value) end
+  local text = kinds.shown(value)
+  if type(value) == 'table' and #text > WIDEST then return 'table' end
+  return layout.cut(text:gsub('%s+', ' '), WIDEST)
 end
 
 -- The fields of a kind of object: of one that is at hand with their values.
@@ -220,6 +223,7 @@ local function write_kind(kind, x)
   if #methods > 0 then
     if tags.text ~= '' then io.write '\n' end
     write_list(methods, kind.module, kind.name)
+    write_head(('help "%s.%s" shows one of them in full.'):format(kind.name, methods[1].name))
   end
   if #tags.field > 0 and (#methods > 0 or tags.text ~= '') then io.write '\n' end
   write_fields(tags, x)

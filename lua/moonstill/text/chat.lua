@@ -225,6 +225,7 @@ function methods:reply(model, messages, options, show, halt)
 end
 
 --- All that shapes a sample beside the tokenizer, as a text: the same text, the same samples.
+--- @package
 --- @return string
 function methods:identity()
   local o = sorted.copy(self.options)
@@ -233,6 +234,7 @@ function methods:identity()
 end
 
 --- How turns are written, in words to go behind those of what rows hold.
+--- @package
 --- @return string
 function methods:describe()
   local name = self.template_name
@@ -245,6 +247,7 @@ end
 
 --- The files of a model folder that say how its turns are written, by name, so that whoever opens
 --- it writes them alike; an empty text: not to be there. Without turns there are none.
+--- @package
 --- @param carry? string the folder whose other files go along
 --- @return table<string, string>
 function methods:files(carry)
@@ -263,6 +266,7 @@ for _, name in ipairs(turns.thoughts) do WRITTEN[name] = turns.thoughts end
 
 --- Whether what a row or a message has under a name has a part in how turns are written: for
 --- `data/fields.lua`, which refuses what nothing reads.
+--- @package
 --- @param name string
 --- @return boolean
 function methods:takes(name)
