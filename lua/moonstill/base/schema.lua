@@ -21,7 +21,7 @@ local M = {}
 
 --- One option of a module, or key of a configuration: what it must be, its default and its meaning.
 --- @class ms_option
---- @field kind? string see `moonstill.base.kinds`; nil: that of the default
+--- @field kind? string as for `ms.option`; nil: that of the default
 --- @field default? any what it is where it is not given
 --- @field meaning? string what help says of it
 --- @field values? any[] one of these, in place of a kind

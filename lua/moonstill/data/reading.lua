@@ -65,6 +65,7 @@ local function find_reason(self, message)
 end
 
 --- Counts a row that is skipped.
+--- @package
 --- @param place string its file and line
 --- @param message string
 function methods:skip(place, message)
@@ -75,6 +76,7 @@ function methods:skip(place, message)
 end
 
 --- Counts a row that spells a special token.
+--- @package
 --- @param token string
 function methods:spell(token)
   local spelled = self.spelled
@@ -82,6 +84,7 @@ function methods:spell(token)
 end
 
 --- Ends the reading.
+--- @package
 --- @param counted table what `fields:counted` gives
 function methods:finish(counted)
   self.fields = counted
@@ -140,6 +143,7 @@ local function add_skipped(lines, self)
 end
 
 --- What has to be said of it, a line each.
+--- @package
 --- @param options table the data set's
 --- @return string[]
 function methods:lines(options)

@@ -182,7 +182,7 @@ function methods:info()
   return json.decode(text(string_out[0]), 'target info')
 end
 
---- The content of a topk target, as `target.topk` takes it.
+--- The content of a topk target, as `ms.target.topk` takes it.
 --- @return integer[][] ids
 --- @return number[][] log_p
 --- @return number[] log_rest

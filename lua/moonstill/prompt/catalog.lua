@@ -134,8 +134,9 @@ end
 function M.kinds()
   local found = {}
   for module, doc in sorted.pairs(M.docs()) do
+    local of_users = not module:find '^prompt%.' -- those of the prompt are its own
     for _, class in ipairs(doc.classes) do
-      if not class.inner then
+      if of_users and not class.inner then
         found[class.name] = { name = class.name, text = class.text, module = module }
       end
     end
