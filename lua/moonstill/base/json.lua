@@ -1,5 +1,8 @@
 --- JSON, YAML and lines of JSON, as Lua values.
 ---
+---   for n, row in ms.json.lines 'out/run/metrics.jsonl' do print(n, row.loss) end
+---   ms.json.write('facts.json', { a = 1, list = ms.json.array {} })
+---
 --- Objects become tables, arrays become tables that `json.is_array` knows, null becomes
 --- `json.null`. Numbers are doubles: integers are exact up to 2^53. The parsers are the core's,
 --- with limits on size and depth; a duplicate key is an error.

@@ -1,5 +1,8 @@
 --- Locks: one holder of a file at a time, in this process or any. The kernel takes a lock back when
 --- its process ends, however it does.
+---
+---   local lock, holder = ms.lock.open 'out/my.lock'
+---   if not lock then error('process ' .. holder .. ' has it') end
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'

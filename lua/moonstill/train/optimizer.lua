@@ -1,5 +1,9 @@
 --- AdamW over a model's parameters, and checkpoints of both. `ms.run` uses it; a loop of one's own
 --- may as well.
+---
+---   local optimizer = ms.optimizer.new(student, { weight_decay = 0.1, clip = 1 })
+---   student:learn(batch, { ms.ce() })
+---   local norm, skipped = optimizer:step(1e-4)
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'

@@ -1,5 +1,8 @@
 --- Schedules: values that change with the step.
 ---
+---   schedules = { lr = ms.schedule.cosine { lr = 1e-3, warmup = 0.05 },
+---     kd = function(state) return 0.9 - 0.4 * state.progress end }
+---
 --- A schedule is any function of a run's state, of which these use `step` (1 is the first) and
 --- `total`. All of them reach their last value when the run ends, not before. Where a rate is meant
 --- the options are those of a recipe's `optim`.
