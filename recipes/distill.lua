@@ -50,6 +50,7 @@ end
 
 local run = ms.run.open(cfg, { student = student, data = train,
   carry = cfg.student or cfg.teacher,
+  validation = { data = valid, teacher = teacher, vocab = cfg.kd.vocab },
   schedules = { lr = ms.schedule.of(cfg.optim),
     kd = ms.schedule.linear { from = cfg.kd.first_weight, to = cfg.kd.weight } } })
 
@@ -60,9 +61,5 @@ for step in run:steps() do
     target:free()
   end
   step:update()
-  if step:every(cfg.validate) then
-    run:validate { teacher = teacher, data = valid, vocab = cfg.kd.vocab }
-  end
 end
-run:validate { teacher = teacher, data = valid, vocab = cfg.kd.vocab }
 run:finish()

@@ -147,7 +147,7 @@ local function read_metrics(entry, folder)
     else
       table.insert(entry.steps, line.step)
       table.insert(entry.loss, line.loss)
-      if entry.kl then table.insert(entry.kl, line.terms.kd.loss) end
+      if entry.kl then table.insert(entry.kl, line.terms.forward_kl.loss) end
     end
   end
 end

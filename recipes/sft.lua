@@ -24,13 +24,11 @@ if valid then
   valid:check_counts 'response'
 end
 
-local run = ms.run.open(cfg, { student = student, data = train })
+local run = ms.run.open(cfg, { student = student, data = train, validation = { data = valid } })
 local terms = { ms.ce(1, { on = cfg.on }) }
 
 for step in run:steps() do
   for batch in step:micro_batches() do student:learn(batch, terms) end
   step:update()
-  if step:every(cfg.validate) then run:validate { data = valid } end
 end
-run:validate { data = valid }
 run:finish()

@@ -68,14 +68,15 @@ function M.data(n, shift, weightless)
   return M.set(samples, ('%d samples, shift %d'):format(n, shift or 0))
 end
 
-M.schema = { output = 'out', teacher = 'one', epochs = 2, dtype = ms.one_of { 'f32', 'bf16' },
+M.schema = { output = 'out', teacher = 'one', epochs = 2, validate = 0, dtype = ms.one_of { 'f32', 'bf16' },
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5 },
   checkpoint = { every = 4, keep = 2 }, samples = 60,
-  shift = 0, weightless = false }
+  shift = 0, weightless = false,
+  itself = false } -- whether the run validates by itself
 -- What disturbs some steps: no part of the run's settings.
 M.disturbances = { rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2,
-  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0 }
+  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0, interrupt_in = -1 }
 for key, value in pairs(M.disturbances) do M.schema[key] = value end
 
 ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
@@ -93,6 +94,19 @@ local function disturb(cfg, step)
   if step.number == cfg.interrupt_at then ffi.C.kill(ffi.C.getpid(), cfg.signal) end
 end
 
+-- Validation data that sends a signal when its second batch is made after step `interrupt_in`.
+local function validation_data(cfg, run_of)
+  local data, batch, made = M.data(7), nil, 0
+  batch = data.batch
+  function data:batch(list)
+    made = made + 1
+    local run = run_of()
+    if run.state.step == cfg.interrupt_in and made % 2 == 0 then ffi.C.kill(ffi.C.getpid(), cfg.signal) end
+    return batch(self, list)
+  end
+  return data
+end
+
 function M.main(cfg)
   local settings = {}
   for key, value in pairs(cfg) do
@@ -101,13 +115,16 @@ function M.main(cfg)
   local student = ms.model.create(M.config, 1, { train = true, dtype = cfg.dtype })
   local teacher = ms.model.create(M.config, 2, { dtype = 'f32' })
   local data = M.data(cfg.samples, cfg.shift, cfg.weightless)
-  local run = ms.run.open(settings, { student = student, data = data, schedules = {
+  local run
+  local valid = validation_data(cfg, function() return run end)
+  run = ms.run.open(settings, { student = student, data = data, validation = cfg.itself and { data = valid,
+    teacher = teacher, kd = cfg.kd } or nil, schedules = {
     kd = ms.schedule.linear { from = 0.9, to = 0.5 },
     memory = function(state) -- depends on all losses so far
       state.mine = (state.mine or 0) * 0.9 + (state.loss or 0)
       return 1 / (1 + state.mine)
-    end } })
-  local valid = M.data(7)
+    end,
+    plateau = function(state) return state.validation and state.validation.loss or 0 end } })
   for step in run:steps() do
     for batch in step:micro_batches() do
       local target = teacher:targets(batch, cfg.kd)
@@ -117,10 +134,10 @@ function M.main(cfg)
     if step.number >= cfg.nan_from and step.number <= cfg.nan_to then M.poison(student) end
     step:update()
     if step.number == cfg.wreck_at then M.wreck(student, cfg.wreck_by) end
-    if step:every(5) then run:validate { teacher = teacher, data = valid, kd = cfg.kd } end
+    if not cfg.itself and step:every(5) then run:validate { teacher = teacher, data = valid, kd = cfg.kd } end
     disturb(cfg, step)
   end
-  run:validate { data = valid }
+  if not cfg.itself then run:validate { data = valid } end
   run:finish()
 end
 

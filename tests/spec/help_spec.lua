@@ -119,7 +119,8 @@ describe('help', function()
 
   it('shows a module: its call, functions, kinds of objects, and options with the meanings of their values', function()
     local text = printed(ms.kd)
-    tools.says({ 'Losses: the list of terms', '\nms.kd(target, weight, options)\nA term of a loss: the divergence ',
+    tools.says({ 'Losses: the list of terms',
+      '\nms.kd(target, weight, options, more)\nA term of a loss: the divergence ',
       '\n  returns   term\n', '\nms.ce(weight, options)\n    A term of a loss', 'help "term"',
       '\nms.kd.options: option, default, meaning', '\n  k                    64          entries of a topk target',
       '\nobjective:\n  forward_kl         KL(teacher || student)' }, text)

@@ -164,8 +164,14 @@ describe('the terms of a step', function()
       tools.close({ loss }, { want }, 'f64', 4)
       for _, case in ipairs { { function() return { ce() } end, 'the terms ce, after ce, kd in the same step' },
         { function(target) return { ce(), ms.kd(target { k = 4 }), ms.kd(target { k = 4 }) } end,
-          'the terms ce, kd, kd2, after ce, kd' },
-        { function() return { ce(), ce() } end, 'the terms ce, ce2, after ce, kd' } } do
+          "two terms of a step are called 'kd': one of them needs a name of its own, as in ms.kd(target, weight, cfg, "
+            .. "{ name = 'large' })" },
+        { function() return { ce(), ce() } end, "two terms of a step are called 'ce': one of them needs a name of its "
+          .. "own, as in ms.ce(weight, { name = 'prompts' })" },
+        { function(target)
+          return { ce(), ms.kd(target { k = 4 }), ms.kd(target { k = 4 }, 1, { name = 'second' }) }
+        end,
+          'the terms ce, kd, second, after ce, kd' } } do
         ok, why = learn(own, { both, case[1] })
         assert.is_false(ok)
         assert.truthy(why:find(case[2], 1, true), why)
@@ -176,12 +182,32 @@ describe('the terms of a step', function()
   it('have names of their own', function()
     ms.scope(function(own)
       local run, model = open(own)
+      local a, b = teacher(own), teacher(own, 3)
       one_step(run, function(_, batch)
-        model:learn(batch, { ms.ce(1, { name = 'ce2' }), ms.ce(1), ms.ce(1), ms.ce(1, { name = 'mine', on = 'all' }) })
+        local cfg = ms.config({ kd = ms.kd.options { k = 4 } }, { args = {} })
+        local function target(t) return own(t:targets(batch, cfg.kd)) end
+        model:learn(batch, { ms.ce(1), ms.ce(1, { name = 'prompts', on = 'all' }),
+          ms.kd(target(a), 1, { name = 'small' }),
+          ms.kd(target(b), 1, cfg.kd, { name = 'large', tail = 'renormalize' }),
+          ms.kd(target(a), 1, cfg.kd) })
       end)
       local terms = entries(run)[1].terms
-      for _, name in ipairs { 'ce', 'ce2', 'ce3', 'mine' } do assert.is_true(terms[name].loss > 0, name) end
+      for _, name in ipairs { 'ce', 'prompts', 'small', 'large', 'kd' } do
+        assert.is_true(terms[name].loss > 0, name)
+      end
       run:close()
+    end)
+  end)
+
+  it('may not have a name without a letter, nor options that terms have not', function()
+    ms.scope(function(own)
+      local target = own(ms.target.topk({ { 1 } }, { { math.log(0.5) } }, { math.log(0.5) }, { vocab = 40 }))
+      refused('the name of a term is a word', ms.ce, 1, { name = '' })
+      refused("kd: 'name' must be string", ms.kd, target, 1, { name = 1 })
+      refused("kd: no option 'nam'; did you mean 'name'?", ms.kd, target, 1, nil, { nam = 'x' })
+      refused("kd: no option 'objektive'", ms.kd, target, 1, { objektive = 'js' }, { name = 'x' })
+      assert.equal('js', ms.kd(target, 1, { objective = 'tvd' }, { objective = 'js' }):meaning().objective)
+      assert.is_nil(ms.kd.options.name) -- of a term, and not of a recipe's section
     end)
   end)
 
@@ -210,7 +236,17 @@ describe('metrics', function()
       local terms = entries(run)[1].terms
       local function names(term) return table.concat(ms.sorted.keys(term), ' ') end
       assert.equal('agree loss rows weight', names(terms.labels))
-      assert.equal('agree loss rows student_entropy student_mass teacher_entropy teacher_mass weight', names(terms.kd))
+      assert.equal('agree loss objective rows student_entropy student_mass teacher_entropy teacher_mass weight',
+        names(terms.kd))
+      assert.equal('forward_kl', terms.kd.objective)
+      run:close()
+      run, model = open(own)
+      one_step(run, function(_, batch)
+        local cfg = { objective = 'js', temperature = 2, k = 4 }
+        model:learn(batch, { ms.kd(own(t:targets(batch, cfg)), 1, cfg) })
+      end)
+      assert.equal('js', entries(run)[1].terms.kd.objective)
+      assert.equal(2, entries(run)[1].terms.kd.temperature)
       run:close()
     end)
   end)
@@ -225,11 +261,11 @@ describe('metrics', function()
         function run.progress.step(_, _, _, describe, step) printed = describe(step) end
         local step = one_step(run, function(_, batch)
           local kd = ms.kd(own(t:targets(batch, { k = 4 })))
-          model:learn(batch, { ms.ce(0.5), kd, also and ms.ce(1, { on = 'all' }) or nil })
+          model:learn(batch, { ms.ce(0.5), kd, also and ms.ce(1, { on = 'all', name = 'prompts' }) or nil })
         end)
         local entry = entries(run)[1]
         assert.same({ rows = 0, weight = 0 }, entry.terms.ce)
-        assert.same({ rows = 0, weight = 0 }, entry.terms.kd)
+        assert.same({ rows = 0, weight = 0, objective = 'forward_kl' }, entry.terms.kd)
         assert.equal(also, entry.loss ~= nil)
         assert.equal(also, entry.grad_norm ~= nil)
         assert.matches('^ce of no positions %+ kd of no positions', step.tally:describe())

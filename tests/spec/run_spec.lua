@@ -83,9 +83,9 @@ describe('a run', function()
     local m = metrics_of(reference 'f32')
     local first, last
     for _, entry in ipairs(m) do
-      if entry.kind == 'validation' and entry.terms.kd then first, last = first or entry, entry end
+      if entry.kind == 'validation' and entry.terms.forward_kl then first, last = first or entry, entry end
     end
-    assert.is_true(last.terms.kd.loss < 0.9 * first.terms.kd.loss)
+    assert.is_true(last.terms.forward_kl.loss < 0.9 * first.terms.forward_kl.loss)
   end)
 
   for _, dtype in ipairs { 'f32', 'bf16' } do
@@ -558,7 +558,7 @@ local function first_step(micro_tokens, own)
     local batches, expected = 0, 0
     for batch in step:micro_batches() do
       local target = teacher:targets(batch, cfg.kd)
-      local terms = { ms.ce(0.4), ms.kd(target, 0.5, cfg.kd), ms.ce(0.1, { on = 'all' }) }
+      local terms = { ms.ce(0.4), ms.kd(target, 0.5, cfg.kd), ms.ce(0.1, { on = 'all', name = 'all' }) }
       local results = student:learn(batch, terms)
       target:free()
       batches, expected = batches + 1, 0
@@ -779,8 +779,8 @@ describe('a step', function()
       local function near(x, y) assert.is_true(math.abs(x - y) <= 1e-6 * math.abs(y), x .. ', ' .. y) end
       near(got.loss, r[1].value / r[1].weight)
       near(got.agree, r[1].agree / r[1].weight)
-      near(got.kl, r[2].value / r[2].weight)
-      near(got.kl_agree, r[2].agree / r[2].weight)
+      near(got.forward_kl, r[2].value / r[2].weight)
+      near(got.teacher_agree, r[2].agree / r[2].weight)
       run:close()
     end)
   end)
@@ -791,7 +791,7 @@ describe('a step', function()
       local teacher = own(ms.model.create(recipe.config, 2, { dtype = 'f32' }))
       local data = recipe.data(4)
       run:validate { teacher = teacher, data = data }
-      assert.is_true(run.state.validation.kl > 0)
+      assert.is_true(run.state.validation.forward_kl > 0)
       for _, weight in teacher:parameters() do
         local nan = {}
         for i = 1, weight:count() do nan[i] = 0 / 0 end
@@ -799,7 +799,7 @@ describe('a step', function()
       end
       tools.refused('the teacher %(made in memory%) gives hidden states that are not finite',
         run.validate, run, { teacher = teacher, data = data, kd = { target = 'hidden' } })
-      assert.is_true(run.state.validation.kl > 0)
+      assert.is_true(run.state.validation.forward_kl > 0)
       run:close()
     end)
   end)
@@ -859,7 +859,7 @@ describe('a step', function()
         run:close()
         return ok, tostring(why)
       end
-      local both = { { ms.ce(1), ms.ce(1, { on = 'all' }) } }
+      local both = { { ms.ce(1), ms.ce(1, { on = 'all', name = 'all' }) } }
       assert.is_true(update(function() return 1 end, both))
       for _, times in ipairs { function(i) return i == 1 and 1 or 0 end, function(i) return i == 2 and 2 or 1 end } do
         local ok, why = update(times, both)

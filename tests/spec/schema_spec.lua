@@ -163,7 +163,7 @@ describe('a section of a recipe', function()
         first_weight = ms.option(0.9) } }, 'kd.objective=js').kd):meaning().objective)
       local run = ms.run.open(cfg, { student = model, data = recipe.data(20), quiet = true })
       local v = run:validate { data = recipe.data(5), teacher = teacher, kd = cfg.kd }
-      assert.is_true(v.kl > 0)
+      assert.is_true(v.forward_kl > 0)
       run:close()
       cfg.kd.first_wieght = 1 -- nobody has declared this one
       tools.fails("kd: no option 'first_wieght'", ms.kd, target, 1, cfg.kd)

@@ -138,7 +138,16 @@ describe('an object', function()
       local v = run:validate { data = recipe.data(20) }
       missing("validation has no 'los'; did you mean 'loss'?", v, 'los')
       assert.is_true(v.loss > 0)
-      assert.is_nil(v.kl)
+      assert.is_nil(v.forward_kl)
+      missing("validation has no 'kl'; there are agree, loss, forward_kl, teacher_agree", v, 'kl')
+    end
+    for _ = 1, 2 do
+      local v = run:validate { data = recipe.data(20), teacher = teacher, kd = { objective = 'js' } }
+      assert.is_true(v.js > 0 and v.teacher_agree > 0)
+      missing("validation has no 'forward_kl'; ", v, 'forward_kl')
+      v = run:validate { data = recipe.data(20), teacher = teacher, kd = { name = 'large' } }
+      assert.is_true(v.large > 0)
+      missing("validation has no 'forward_kl'; ", v, 'forward_kl')
     end
     run:close()
   end)

@@ -64,13 +64,13 @@ describe('validation', function()
       how.temperature = 4
       local measured, other = fresh { kd = how }
       assert.is_true(measured)
-      assert.are_not.equal(first.kl, other.kl)
+      assert.are_not.equal(first.forward_kl, other.forward_kl)
       how.temperature = 1
       for _, change in ipairs { { 'k', 3 }, { 'tail', 'renormalize' }, { 'objective', 'js' }, { 'vocab', 30 } } do
         how[change[1]] = change[2]
         measured, other = fresh { kd = how }
         assert.is_true(measured, change[1])
-        assert.are_not.equal(first.kl, other.kl)
+        assert.are_not.equal(first.forward_kl, other[how.objective or 'forward_kl'])
         how[change[1]] = nil
         if change[1] == 'k' then how.k = 4 end
       end
@@ -82,12 +82,14 @@ describe('validation', function()
 
       -- the result is the caller's own
       local mine = ask { kd = { target = 'hidden' } }
-      assert.same(mine, run.state.validation)
-      mine.kl = 9
-      assert.are_not.equal(9, run.state.validation.kl)
-      ask({ kd = how }).kl = 7
+      local seen = { step = 0 }
+      for key, value in pairs(mine) do seen[key] = value end
+      assert.same(seen, run.state.validation)
+      mine.forward_kl = 9
+      assert.are_not.equal(9, run.state.validation.forward_kl)
+      ask({ kd = how }).forward_kl = 7
       assert.same(first, (ask { kd = how }))
-      run.state.validation.kl = 8
+      run.state.validation.forward_kl = 8
       assert.same(first, (ask { kd = how }))
 
       write(teacher, function(i) return math.sin(i) / 4 end)
@@ -95,7 +97,7 @@ describe('validation', function()
       assert.is_true(measured)
       -- CE sums the top ids of the teacher apart
       assert.is_true(math.abs(first.loss - other.loss) <= 1e-6 * first.loss)
-      assert.are_not.equal(first.kl, other.kl)
+      assert.are_not.equal(first.forward_kl, other.forward_kl)
       write(student, function(i) return math.cos(i) / 4 end) -- without a step
       measured, other = fresh { kd = how }
       assert.is_true(measured)
@@ -163,24 +165,32 @@ describe('validation', function()
       data.paths = { 'a.jsonl', 'b.jsonl' }
       function data:batch() return ms.batch { { tokens = { 1, 2, 3, 4 } } } end -- luacheck: ignore 212
       assert.is_nil(run:validate {}) -- a recipe without validation data
-      refused('run:validate: a.jsonl, b.jsonl has nothing to measure', run.validate, run, { data = data })
+      refused('validation: a.jsonl, b.jsonl has nothing to measure', run.validate, run, { data = data })
       refused('nothing to measure', run.validate, run, { data = data, teacher = teacher })
       assert.is_nil(run.state.validation)
       assert.equal('', tools.read(run.output .. '/metrics.jsonl'))
       local lines = {}
       function run:say(line) lines[#lines + 1] = line end -- luacheck: ignore 212
       local result = run:validate { data = data, teacher = teacher, kd = { on = 'all', target = 'hidden' } }
-      assert.same({ 'kl', 'kl_agree' }, ms.sorted.keys(result))
-      assert.equal(('validation after step 0: kd %.4f, agreement with the teacher %.1f %%'):format(result.kl,
-        100 * result.kl_agree), lines[1])
+      assert.same({ 'forward_kl', 'teacher_agree' }, ms.sorted.keys(result))
+      assert.equal(('validation before step 1: forward KL to the teacher %.4f, its top-1 %.1f %%'):format(
+        result.forward_kl, 100 * result.teacher_agree), lines[1])
       local entry = json.decode(tools.read(run.output .. '/metrics.jsonl'))
       assert.same({ rows = 0, weight = 0 }, entry.terms.ce)
       assert.is_nil(entry.loss)
       data.batch = batch
       function data:fingerprint() return 'other' end -- luacheck: ignore 212
       local whole = run:validate { data = data, teacher = teacher }
-      assert.equal(('validation after step 0: loss %.4f, top-1 %.1f %%, KL to the teacher %.4f, agreement with the '
-        .. 'teacher %.1f %%'):format(whole.loss, 100 * whole.agree, whole.kl, 100 * whole.kl_agree), lines[#lines])
+      assert.equal(('validation before step 1: loss %.4f, top-1 %.1f %%, forward KL to the teacher %.4f, its top-1 '
+        .. '%.1f %%'):format(whole.loss, 100 * whole.agree, whole.forward_kl, 100 * whole.teacher_agree), lines[#lines])
+      local large = run:validate { data = data, teacher = teacher,
+        kd = { name = 'large', objective = 'skewed_reverse_kl' } }
+      assert.truthy(lines[#lines]:find((', large (skewed reverse KL) to the teacher %.4f, '):format(large.large), 1,
+        true), lines[#lines])
+      for _, name in ipairs { 'loss', 'ce', 'teacher_agree' } do
+        refused("validation: a divergence cannot be called '" .. name, run.validate, run,
+          { data = data, teacher = teacher, kd = { name = name } })
+      end
       run:close()
     end)
   end)
@@ -228,13 +238,14 @@ describe('the ids that take part', function()
       local data = recipe.data(7)
       local default = run:validate { data = data, teacher = teacher }
       local kd = run:validate { data = data, teacher = teacher, kd = { target = 'hidden', vocab = ids } }
-      assert.equal(kd.kl, default.kl)
-      assert.equal(default.kl, run:validate({ data = data, teacher = teacher, kd = { target = 'hidden' } }).kl)
+      assert.equal(kd.forward_kl, default.forward_kl)
+      assert.equal(default.forward_kl,
+        run:validate({ data = data, teacher = teacher, kd = { target = 'hidden' } }).forward_kl)
       local wide = run:validate { data = data, teacher = teacher, vocab = ids + 12 }
-      assert.are_not.equal(wide.kl, default.kl)
-      assert.equal(wide.kl, run:validate({ data = data, teacher = teacher, kd = { target = 'hidden' },
-        vocab = ids + 12 }).kl)
-      refused('run:validate: vocab = 5, but kd.vocab = 6', run.validate, run,
+      assert.are_not.equal(wide.forward_kl, default.forward_kl)
+      assert.equal(wide.forward_kl, run:validate({ data = data, teacher = teacher, kd = { target = 'hidden' },
+        vocab = ids + 12 }).forward_kl)
+      refused('validation: vocab = 5, but kd.vocab = 6', run.validate, run,
         { data = data, teacher = teacher, vocab = 5, kd = { vocab = 6 } })
       run:close()
     end)

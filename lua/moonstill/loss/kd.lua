@@ -4,8 +4,8 @@
 ---   student:learn(batch, { ms.ce(0.5), ms.kd(target, 0.5, cfg.kd) })
 ---
 --- The loss is sum_i weight_i * (mean of term i over its positions); any number of terms, also of
---- several teachers. A term may be kept and used again: `term:set(weight, target)` makes no
---- garbage.
+--- several teachers, in a step each with a name of its own (`{ name = 'large' }`). A term may be
+--- kept and used again: `term:set(weight, target)` makes no garbage.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -50,7 +50,18 @@ for name, parameter in sorted.pairs(objectives.options) do OWN[name] = parameter
 --- of adaptive_kl are the fewest largest p with mass >= 1 - alpha - 1e-6.
 M.options = schema.new('kd', OWN, targets.options)
 
+-- What a term takes beside its weight: the `kd` of a configuration, and a name of its own, which no
+-- configuration has.
+local TERM = schema.new('kd', {
+  name = schema.optional('string', 'what metrics and progress call it, by default kd'),
+}, M.options)
+
 local NAN = 0 / 0
+
+--- The options of a term: `options`, and its `name`.
+--- @package
+--- @return table<string, ms_option>
+function M.term_options() return TERM end
 
 -- The core's number of a name: its place in the list, from 0.
 local function number_of(list, name)
@@ -108,7 +119,7 @@ end
 --- @field on string the positions it looks at: "response" or "all"
 --- @field weight number what its mean is multiplied with; it may be set
 --- @field target? ms_target what the teacher said; it may be set, see `set`
---- @field name? string what metrics call it; nil: its kind
+--- @field name? string what metrics and progress call it; nil: its kind
 local methods = {}
 local ABSENT = { weight = true, target = true, asked = true, name = true }
 local term = strict.class('term', methods, ABSENT)
@@ -131,6 +142,10 @@ function methods:set(weight, target)
   end
   return self
 end
+
+--- What metrics and progress call the term: its name, or its kind.
+--- @return string
+function methods:called() return self.name or self.kind end
 
 --- What the term measures, whatever its weight: where two terms differ in any of it, they are not
 --- one and the same.
@@ -156,19 +171,20 @@ function term:__tostring()
     self.on, tostring(self.target))
 end
 
-local function new_term(kind, weight, on)
+local function new_term(kind, weight, on, name)
+  if name == '' then fail('the name of a term is a word, not an empty text') end
   local c = ffi.new 'ms_term'
   c.kind = kind == 'ce' and C.MS_TERM_CE or C.MS_TERM_KD
   c.on = number_of(M.positions, on)
   c.temperature, c.t_scale, c.parameter = NAN, NAN, NAN
-  local fields = { kind = kind, weight = check_weight(weight), on = on, c = c }
+  local fields = { kind = kind, weight = check_weight(weight), on = on, c = c, name = name }
   return setmetatable(fields, term)
 end
 
 --- The options of `ms.ce`.
 M.ce_options = schema.new('ce', {
   on = targets.options.on,
-  name = schema.optional('string', 'what metrics call it, by default ce'),
+  name = schema.optional('string', 'what metrics and progress call it, by default ce'),
 })
 
 -- Weight and options of a term. A weight that is left out is 1; one that is nil may be a slip of
@@ -186,16 +202,25 @@ end
 function M.ce(...)
   local weight, options = arguments(...)
   local o = schema.take('ce', M.ce_options, options)
-  local t = new_term('ce', weight, o.on)
-  t.name = o.name
-  return t
+  return new_term('ce', weight, o.on, o.name)
+end
+
+-- A term's options: those of `more` over those of `cfg`.
+local function over(cfg, more)
+  if more == nil then return cfg end
+  schema.check('kd', TERM, cfg)
+  schema.check('kd', TERM, more)
+  local all = schema.part(TERM, cfg or {})
+  for key, value in sorted.pairs(more) do all[key] = value end
+  return all
 end
 
 local function new_divergence(target, ...)
-  local weight, cfg = arguments(...)
-  local o, asked = schema.take('kd', M.options, cfg), asked_of(cfg)
+  local weight, cfg, more = arguments(...)
+  cfg = over(cfg, more)
+  local o, asked = schema.take('kd', TERM, cfg), asked_of(cfg)
   check_target(target, asked)
-  local t = new_term('kd', weight, o.on)
+  local t = new_term('kd', weight, o.on, o.name)
   t.target, t.asked = target, asked
   t.c.objective, t.c.tail = number_of(M.objectives, o.objective), number_of(M.tails, o.tail)
   t.c.temperature, t.c.t_scale = o.temperature or NAN, scale_of(o.t_scale)
@@ -206,10 +231,13 @@ end
 
 --- A term of a loss: the divergence of the student from what a teacher says, see `objective` below.
 --- An error where the options ask for another temperature, vocabulary or kind of target than the
---- target has.
+--- target has. In a step every term has a name of its own; what `more` has goes before what
+--- `options` has, so that two terms can share a recipe's section:
+--- `ms.kd(target, 0.5, cfg.kd, { name = 'large' })`.
 --- @param target ms_target what `teacher:targets` or `ms.target` gives
 --- @param weight? number of the term, default 1; one that is nil is an error
---- @param options? table see `options`
+--- @param options? table see `options`; name: what metrics and progress call it, by default kd
+--- @param more? table such as { name = 'large' }, over `options`
 --- @return ms_term
 function M.term(target, ...) return new_divergence(target, ...) end
 
@@ -220,10 +248,10 @@ local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 --- @param model ms_model
 --- @param p ffi.cdata* `ms_model *`
 --- @param b ms_batch
---- @param cfg? table see `options`
+--- @param cfg? table see `options`; a term's `name` is passed over
 --- @return ms_target
 function M.ask(model, p, b, cfg)
-  local o, c_batch = schema.take('kd', M.options, cfg), handles.pointer('batch', b)
+  local o, c_batch = schema.take('kd', TERM, cfg), handles.pointer('batch', b)
   local who = teacher.of(model)
   if o.vocab == 0 then o.vocab = teacher.vocab(model) end
   check(C.ms_model_target(p, c_batch, targets.pack(o), out))

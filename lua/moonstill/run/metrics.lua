@@ -17,6 +17,10 @@ local ORDER = { order = { 'step', 'kind', 'epoch', 'loss', 'terms' } }
 -- Returns the lines of `step` itself.
 local function cut_back(path, step)
   local kept, last = {}, {}
+  if step == 0 then -- the run begins anew, and measures again what was before its first step
+    check.file(C.ms_file_write(path, '', 0))
+    return last
+  end
   for _, line in json.text_lines(path) do
     local ok, entry = pcall(json.decode, line)
     if ok and type(entry) == 'table' and tonumber(entry.step) and entry.step <= step then

@@ -2,8 +2,10 @@
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
+local no_data = require 'moonstill.data.none'
 local paths = require 'moonstill.base.paths'
 local progress = require 'moonstill.base.progress'
+local sorted = require 'moonstill.base.sorted'
 
 local M = {}
 
@@ -32,7 +34,10 @@ local function inputs_of(cfg, options)
   add(list, 'carry', options.carry)
   add(list, 'data.train', data.train)
   add(list, 'data.valid', data.valid)
-  add(list, 'the data', options.data.paths)
+  for name, set in sorted.pairs { ['the data'] = options.data or no_data,
+    ['the validation data'] = options.validation and options.validation.data or no_data } do
+    add(list, name, set.paths)
+  end
   return list
 end
 

@@ -1,7 +1,8 @@
 --- Runs: the loop of optimiser steps, with everything that has to survive it.
 ---
 ---   local run = ms.run.open(cfg, {
----     student = student, data = train, schedules = { kd = ... } })
+---     student = student, data = train, schedules = { kd = ... },
+---     validation = { data = valid, teacher = teacher } })
 ---   for step in run:steps() do
 ---     for batch in step:micro_batches() do student:learn(batch, { ms.ce(1) }) end
 ---     step:update()
@@ -25,6 +26,7 @@ local finished = require 'moonstill.run.finished'
 local folder = require 'moonstill.run.folder'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
+local no_data = require 'moonstill.data.none'
 local exit = require 'moonstill.base.exit'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
@@ -68,7 +70,7 @@ local methods = {}
 local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
   fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
   metrics = true, noted = true, optimizer = true, plan = true, planned = true, schedules = true,
-  schedule_names = true, total_before = true })
+  schedule_names = true, total_before = true, validation = true })
 
 function class:__tostring()
   return ('run in %s, after step %d of %d'):format(self.output, self.state.step,
@@ -99,6 +101,10 @@ end
 --- How many steps the run has in all: by epochs, the last of which may be a part, and max_steps.
 local function count_steps(run)
   local most, epochs = run.cfg.max_steps or 0, run.cfg.epochs or 1
+  if run.dataless then
+    if most == 0 then error('run: without data, max_steps says how many steps there are', 0) end
+    return most
+  end
   if epochs == 0 then
     if most == 0 then error('run: epochs = 0 needs max_steps', 0) end
     return most
@@ -162,25 +168,29 @@ local function after_step(run)
   if signal == 0 then return end
   run:checkpoint()
   run:close()
-  exit(128 + signal, ('interrupted after step %d of %d, which is saved: the same command goes on '
-    .. 'from there'):format(state.step, state.total))
+  exit(128 + signal, state.step == 0
+    and 'interrupted before the first step: the same command begins anew'
+    or ('interrupted after step %d of %d, which is saved: the same command goes on from there')
+      :format(state.step, state.total))
 end
 
 local function next_step(run)
   steps.check_closed(run.step)
-  after_step(run)
-  if run.state.step >= run.state.total then
+  local over = run.state.step >= run.state.total
+  if over then
     learning.check_end(run)
     soundness.check(run, true)
-    return nil
   end
-  return begin_step(run)
+  validation.between_steps(run, over) -- before the step's checkpoint, which has it
+  after_step(run)
+  return not over and begin_step(run) or nil
 end
 
 -- a run ------------------------------------------------------------------------------------------
 
 --- Iterates over the steps that are left. Ctrl-C, or what else asks the executable to end, ends the
---- process after the current one, with everything saved.
+--- process after the current one, with everything saved; a validation that the run makes by itself
+--- is left for when it goes on.
 --- @return fun(): ms_step?
 function methods:steps()
   if not self.optimizer then fail('run: used after finish') end
@@ -217,7 +227,8 @@ end
 function methods:report(step)
   local state = self.state
   local entry = { step = state.step, kind = 'train', loss = metrics.number(step.loss),
-    epoch = state.epoch + state.index / self.plan:count(), terms = step.tally:entry(),
+    epoch = not self.dataless and state.epoch + state.index / self.plan:count() or nil,
+    terms = step.tally:entry(),
     grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
     seconds = step.seconds, tokens_per_second = tokens_per_second(step) }
   if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured
@@ -297,18 +308,23 @@ end
 --- @field progress number share of the run that lies before the step: 0 at the first, 1 at the last
 --- @field tokens integer tokens that were learnt from, on all ranks
 --- @field loss? number the last step's; nil before the first, and after one that was skipped
+--- @field validation? table what was validated last: `loss`, `agree` and so on, and the `step`
+---   after which it was; nil before the first
 --- @field skipped integer steps whose gradient was not finite
 --- @field skips integer how many of these came last, in a row
 --- @field empty integer steps in which no position had a weight
 
-local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true }
+local OPTIONS = { student = true, data = true, schedules = true, carry = true, quiet = true,
+  validation = true }
 
 local function new_run(cfg, o, options)
   local of = ranks.world()
-  local run = setmetatable({ cfg = cfg, student = options.student, data = options.data,
-    carry = options.carry, output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
+  local data = options.data or no_data
+  local run = setmetatable({ cfg = cfg, student = options.student, data = data,
+    dataless = data == no_data, validation = options.validation, carry = options.carry,
+    output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
     student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
-    fingerprint = options.data.fingerprint and options.data:fingerprint(),
+    fingerprint = data.fingerprint and data:fingerprint(),
     every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
     progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
   run.step = steps.new(run)
@@ -358,17 +374,20 @@ end
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
 --- One run at a time may have an output folder.
 --- @param cfg table a recipe's configuration, see `options`; output is needed
---- @param options table student: the model that learns; data: its data set; schedules: functions of
----   the run's state by name, of which `lr` comes from `cfg.optim` unless given; carry: the folder
----   whose tokenizer goes along with the result; quiet: nothing is printed
+--- @param options table student: the model that learns; data: its data set, without which
+---   every step must be given its batches (`step:use`) and `cfg.max_steps` is needed; schedules:
+---   functions of the run's state by name, of which `lr` comes from `cfg.optim` unless given;
+---   validation: what is measured before the first step, in every step that `cfg.validate` divides
+---   and after the last one, as for `run:validate`: { data =, teacher =, vocab =, kd = }, without
+---   data nothing; carry: the folder whose tokenizer goes along with the result; quiet: nothing is
+---   printed
 --- @return ms_run
 function M.open(cfg, options)
   local taken = schema.take('run.open', M.options, check.table('run.open', 'cfg', cfg))
   cfg = plain(cfg)
   options = options_of.known('run.open', OPTIONS, options)
-  for _, name in ipairs { 'student', 'data' } do
-    if not options[name] then fail('run.open: ' .. name .. ' is needed') end
-  end
+  if not options.student then fail 'run.open: student is needed' end
+  if options.validation then validation.check('run.open: validation', options.validation) end
   if type(cfg.output) ~= 'string' or cfg.output == '' then
     fail('run.open: cfg.output must name a folder')
   end
@@ -386,13 +405,14 @@ function M.open(cfg, options)
 end
 
 --- Losses over a whole validation set, with the same normalisation as in training: CE, and with a
---- teacher the divergence from it.
+--- teacher the divergence from it, under the name of the objective. For loops that choose
+--- themselves when to measure; otherwise see the `validation` of `run.open`.
 --- @param options table data: the set, without which nothing happens; teacher; kd: what to measure,
 ---   as for `ms.kd`, by default forward KL at T = 1; `vocab`: how many ids the models share, by
 ---   default those that both and their tokenizers have. Asked again in the same step, of the same
 ---   data, weights and measure, it does nothing new.
---- @return table? { loss?, agree?, kl?, kl_agree? } what is not there was not measured: no position
----   had a weight. An error when nothing was.
+--- @return table? { loss?, agree?, forward_kl?, teacher_agree? } what is not there was not
+---   measured: no position had a weight. An error when nothing was.
 function methods:validate(options) return validation.validate(self, options) end
 
 -- the end ----------------------------------------------------------------------------------------
@@ -422,6 +442,7 @@ function methods:finish()
   if not self.finished then
     learning.check_end(self)
     soundness.check(self, true)
+    validation.between_steps(self, true) -- where the loop was left early
     self:checkpoint()
     folder.hold(self)
     self.ranks:write(save_student, self)

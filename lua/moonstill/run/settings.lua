@@ -21,7 +21,8 @@ M.options = schema.new('run.open', {
   output = schema.optional('string', 'folder for the result (student/), checkpoints and metrics'),
   epochs = option(1, 'passes over the training data; fractions are fine', 'number >= 0 <= 10000'),
   max_steps = option(0, 'stop after this many optimiser steps; 0: by epochs', 'integer >= 0'),
-  validate = option(0, 'steps between validations; 0: none', 'integer >= 0')
+  validate = option(0, 'steps between validations; 0: before the first step and after the last '
+    .. 'one only', 'integer >= 0')
     :beside 'data.valid|data.split',
   seed = option(0, 'of shuffling and of random weights', 'integer >= 0'),
   resume = option('auto', 'go on from the last checkpoint, from a given one, or not',

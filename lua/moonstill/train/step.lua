@@ -35,8 +35,8 @@ function class:__tostring() return 'step ' .. self.number end
 function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
     unlearnt = {}, left = 0,
-    tokens = 0, seconds = 0, number = 0, open = false, tally = tally.new(run.ranks), loss = 0,
-    grad_norm = 0, skipped = false, began = 0 }, class)
+    tokens = 0, seconds = 0, number = 0, open = false, used = false,
+    tally = tally.new(run.ranks), loss = 0, grad_norm = 0, skipped = false, began = 0 }, class)
 end
 
 --- Whether steps have something of a name, which no schedule can have then.
@@ -74,6 +74,9 @@ end
 --- Iterates over this rank's batches of the step, whose sizes are those of `batch.micro_tokens`.
 --- @return fun(): ms_batch?
 function methods:micro_batches()
+  if self.run.dataless and not self.used then
+    fail('step:micro_batches: the run has no data: step:use { batches } comes first')
+  end
   self.at = 0
   return next_batch, self
 end
@@ -111,10 +114,14 @@ function M.measure(self)
 end
 
 --- Puts other batches in place of the planned ones, such as those made of a student's own answers;
---- the step frees them. To be called before anything is learned.
+--- the step frees them. To be called before anything is learned. Of none at all nothing is learnt,
+--- and the step counts as one without a position.
 --- @param batches ms_batch[]
 function methods:use(batches)
+  check.table('step:use', 'batches', batches)
+  if not self.open then fail('step:use: outside its step') end
   if self.tally.calls > 0 then fail('step:use: the step has learned already') end
+  self.used = true
   M.drop_batches(self)
   for _, batch in ipairs(batches) do M.take(self, batch) end
   M.measure(self)
@@ -134,7 +141,9 @@ end
 function methods:update()
   local run, state = self.run, self.run.state
   if not self.open then fail('step:update: called twice, or outside its step') end
-  if self.tally.calls == 0 then fail('step:update: nothing was learned in this step') end
+  if self.tally.calls == 0 and not (self.used and #self.batches == 0) then
+    fail('step:update: nothing was learned in this step')
+  end
   self.tally:sum()
   local name, seen, all = self.tally:incomplete()
   if name then -- losses are divided by the whole step's weights
@@ -164,7 +173,7 @@ end
 --- Begins a step, whose batches are then taken and measured.
 --- @param number integer
 function M.begin(self, number)
-  self.number, self.began, self.open = number, C.ms_clock(), true
+  self.number, self.began, self.open, self.used = number, C.ms_clock(), true, false
   self.tally:clear()
 end
 

@@ -10,15 +10,16 @@ local sorted = require 'moonstill.base.sorted'
 
 local M = {}
 
--- "ce", "kd", and "kd2" for a second one of a name.
+local AS_IN = { ce = "as in ms.ce(weight, { name = 'prompts' })",
+  kd = "as in ms.kd(target, weight, cfg, { name = 'large' })" }
+
 local function names_of(terms)
   local names, taken = {}, {}
   for i, term in ipairs(terms) do
-    local base = term.name or term.kind
-    local name, n = base, 1
-    while taken[name] do
-      n = n + 1
-      name = base .. n
+    local name = term:called()
+    if taken[name] then
+      fail("two terms of a step are called '%s': one of them needs a name of its own, %s", name,
+        AS_IN[term.kind])
     end
     names[i], taken[name] = name, true
   end
@@ -157,6 +158,14 @@ function methods:mean(name)
   return mean
 end
 
+-- What a divergence is, beside its name.
+local function add_divergence(said, t, mean)
+  for _, field in ipairs { 'teacher_mass', 'student_mass', 'teacher_entropy',
+    'student_entropy' } do said[field] = metrics.number(mean[field]) end
+  said.objective = t.meaning.objective
+  said.temperature = t.meaning.temperature ~= 1 and t.meaning.temperature or nil
+end
+
 --- What metrics.jsonl says of each term.
 function methods:entry()
   local entry = {}
@@ -164,10 +173,7 @@ function methods:entry()
     local mean = self:mean(name)
     local said = { loss = metrics.number(mean.value), rows = mean.rows, weight = mean.weight,
       agree = metrics.number(mean.agree) }
-    if t.kind ~= 'ce' then
-      for _, field in ipairs { 'teacher_mass', 'student_mass', 'teacher_entropy',
-        'student_entropy' } do said[field] = metrics.number(mean[field]) end
-    end
+    if t.kind ~= 'ce' then add_divergence(said, t, mean) end
     entry[name] = said
   end
   return entry

@@ -1,23 +1,19 @@
---- Validation of a run's student: over a whole data set, with the normalisation of training.
-local fail = require 'moonstill.base.fail'
+--- Validation of a run's student: what was measured after which step, told and remembered.
+---
+--- A run that was opened with a `validation` measures by itself: before its first step, in every
+--- step that `cfg.validate` divides, and after the last one. In its state, `validated` is the step
+--- of the last such measurement, so that none is made twice, nor left out where a run was stopped
+--- before it.
+local C = require 'moonstill.C'
 local json = require 'moonstill.base.json'
-local kd = require 'moonstill.loss.kd'
+local measuring = require 'moonstill.train.measuring'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
-local packing = require 'moonstill.data.packing'
-local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
-local strict = require 'moonstill.base.strict'
-local tally = require 'moonstill.train.tally'
-local teachers = require 'moonstill.loss.teacher'
 
 local M = {}
 
 local VALIDATION = { data = true, teacher = true, kd = true, vocab = true }
-
--- What a validation gives: what was not measured is nil.
-local class = strict.class('validation', {}, { loss = true, agree = true, kl = true,
-  kl_agree = true })
 
 local function copy_of(t)
   local copy = {}
@@ -25,33 +21,13 @@ local function copy_of(t)
   return copy
 end
 
--- How many ids take part: what was asked for, or those that both models have.
-local function shared_ids(run, options)
-  local asked, own = options.vocab or 0, options.kd and rawget(options.kd, 'vocab') or 0
-  if asked ~= 0 and own ~= 0 and asked ~= own then
-    fail('run:validate: vocab = %s, but kd.vocab = %s', tostring(asked), tostring(own))
-  end
-  if asked ~= 0 or own ~= 0 then return asked ~= 0 and asked or own end
-  return math.min(teachers.vocab(run.student), teachers.vocab(options.teacher))
-end
-
--- What is measured against a teacher: unless the caller says otherwise the whole vocabulary at
--- T = 1, which does not change with what is trained on.
-local function measure_of(run, options)
-  if not options.teacher then return nil end
-  local measure = { objective = 'forward_kl', temperature = 1, target = 'hidden' }
-  if options.kd then measure = schema.part(kd.options, options.kd) end
-  measure.vocab = shared_ids(run, options)
-  return measure
-end
-
 -- Everything that the result depends on, by value: equal keys have equal results, in this process
 -- and in a later one. nil when the data does not tell itself from others.
-local function key_of(run, options, measure)
+local function key_of(run, options, how)
   local data, teacher = options.data, options.teacher
   if not data.fingerprint then return nil end
   return json.encode { data = data:fingerprint(), student = run.student:hash(),
-    teacher = teacher and teacher:hash(), measure = measure }
+    teacher = teacher and teacher:hash(), measure = how }
 end
 
 -- The result of the same validation after the same step: of this process, or of the one that
@@ -75,52 +51,6 @@ local function keep_validation(run, key, result)
   last[#last + 1] = { key = key, result = copy_of(result) }
 end
 
-local function evaluate_batch(run, teacher, measure, batch, sums)
-  local terms, target = { kd.ce(1) }, nil
-  if teacher then
-    target = teacher:targets(batch, measure)
-    terms[2] = kd.term(target, 1, measure)
-  end
-  sums:add(terms, run.student:evaluate(batch, terms))
-  if target then target:free() end
-end
-
--- The samples of each micro-batch of a data set.
-local function plan(data, size)
-  local list = {}
-  local steps = data:steps(0, 0, { tokens = size, micro_tokens = size })
-  for step in packing.as_plan(steps):each() do
-    for _, samples in ipairs(step) do list[#list + 1] = samples end
-  end
-  return list
-end
-
-local function evaluate(run, options, measure)
-  local data, sums = options.data, tally.new(run.ranks)
-  for _, samples in ipairs(run.ranks:share(plan(data, run.batch_size.micro_tokens))) do
-    local batch = data:batch(samples)
-    local ok, why = pcall(evaluate_batch, run, options.teacher, measure, batch, sums)
-    batch:free()
-    if not ok then error(why, 0) end
-  end
-  sums:sum()
-  return sums
-end
-
-local function name_of(data)
-  return data.paths and table.concat(data.paths, ', ') or 'the data set'
-end
-
--- What was measured: a term that had no position gives nothing.
-local function result_of(sums, data)
-  local ce, kl = sums:mean 'ce', sums:mean 'kd'
-  if not ((ce and ce.weight > 0) or (kl and kl.weight > 0)) then
-    fail('run:validate: %s has nothing to measure: no token that counts has a weight above 0',
-      name_of(data))
-  end
-  return { loss = ce.value, agree = ce.agree, kl = kl and kl.value, kl_agree = kl and kl.agree }
-end
-
 local function is_finite(result)
   for _, x in sorted.pairs(result) do
     if x - x ~= 0 then return false end
@@ -128,35 +58,80 @@ local function is_finite(result)
   return true
 end
 
-local function line_of(run, result, measured)
-  local parts = {}
-  if result.loss then
-    parts[1] = ('loss %.4f, top-1 %.1f %%'):format(result.loss, 100 * result.agree)
+-- What schedules see of a result; a checkpoint holds finite numbers.
+local function remember(run, result)
+  if not is_finite(result) then
+    run.state.validation = nil
+    return
   end
-  if result.kl then
-    parts[#parts + 1] = ('%s %.4f, agreement with the teacher %.1f %%'):format(measured, result.kl,
-      100 * result.kl_agree)
-  end
-  return ('validation after step %d: %s'):format(run.state.step, table.concat(parts, ', '))
+  run.state.validation = copy_of(result)
+  run.state.validation.step = run.state.step
+end
+
+local function place(run)
+  local step = run.state.step
+  return step == 0 and 'before step 1' or ('after step %d'):format(step)
+end
+
+-- nil when it was stopped.
+local function measure(run, options, how, stop)
+  local all = copy_of(options)
+  all.student, all.micro_tokens, all.ranks = run.student, run.batch_size.micro_tokens, run.ranks
+  all.progress, all.stop = run.progress, stop
+  local result, entry = measuring.measure(all)
+  if not result then return nil end
+  run:record { step = run.state.step, kind = 'validation', loss = metrics.number(result.loss),
+    terms = entry }
+  local said = table.concat(measuring.parts(result, how), ', ')
+  run:say(('validation %s: %s'):format(place(run), said))
+  return result
+end
+
+--- What a run's validation must be; also that of `run.open`.
+--- @param what string what errors begin with
+--- @param options? table
+--- @return table
+function M.check(what, options) return options_of.known(what, VALIDATION, options) end
+
+-- The result, known or measured; nil when it was stopped.
+local function result_of(run, options, stop)
+  local how = measuring.divergence { student = run.student, teacher = options.teacher,
+    kd = options.kd, vocab = options.vocab }
+  local key = key_of(run, options, how)
+  local known = key and find_validation(run, key)
+  local result = known and measuring.result(known, how) or measure(run, options, how, stop)
+  if not result then return nil end
+  if key and not known and is_finite(result) then keep_validation(run, key, result) end
+  remember(run, result)
+  return result
 end
 
 --- What `run:validate` does.
 function M.validate(run, options)
-  options_of.known('run:validate', VALIDATION, options)
+  M.check('run:validate', options)
   if not options.data then return nil end
-  local measure = measure_of(run, options)
-  local key = key_of(run, options, measure)
-  local known = key and find_validation(run, key)
-  if known then return setmetatable(known, class) end
-  local sums = evaluate(run, options, measure)
-  local result = result_of(sums, options.data)
-  local finite = is_finite(result)
-  if key and finite then keep_validation(run, key, result) end
-  run.state.validation = finite and copy_of(result) or nil -- a checkpoint holds finite numbers
-  run:record { step = run.state.step, kind = 'validation', loss = metrics.number(result.loss),
-    terms = sums:entry() }
-  run:say(line_of(run, result, options.kd and 'kd' or 'KL to the teacher'))
-  return setmetatable(result, class)
+  return result_of(run, options)
+end
+
+-- Whether the run is to measure now, between two steps or when it is over.
+local function is_due(run, over)
+  local state, every = run.state, run.cfg.validate or 0
+  if not (run.validation and run.validation.data) or state.validated == state.step then
+    return false
+  end
+  if state.ruined > 0 or run.finished then return false end
+  return state.step == 0 or over or every > 0 and state.step % every == 0
+end
+
+--- The measurement of a run that makes it by itself, where one is due. A request to end stops it:
+--- it is made when the run goes on.
+--- @param run ms_run
+--- @param over boolean whether no step follows
+function M.between_steps(run, over)
+  if not is_due(run, over) then return end
+  local function stop() return run.ranks:first(C.ms_interrupted()) ~= 0 end
+  if stop() then return end
+  if result_of(run, run.validation, stop) then run.state.validated = run.state.step end
 end
 
 return M

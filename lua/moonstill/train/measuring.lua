@@ -1,0 +1,187 @@
+--- Losses over a whole data set, with the normalisation of training: the cross-entropy of the
+--- labels and, with a teacher, a divergence from it. No run is needed.
+local C = require 'moonstill.C'
+local fail = require 'moonstill.base.fail'
+local kd = require 'moonstill.loss.kd'
+local packing = require 'moonstill.data.packing'
+local progress = require 'moonstill.base.progress'
+local ranks_of = require 'moonstill.base.ranks'
+local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
+local tally = require 'moonstill.train.tally'
+local teachers = require 'moonstill.loss.teacher'
+
+local M = {}
+
+-- Of a result: a divergence cannot be called so.
+local TAKEN = { loss = true, agree = true, teacher_agree = true, step = true, ce = true }
+
+-- What is measured against a teacher where the caller does not say it: the whole vocabulary at
+-- T = 1, which does not change with what is trained on.
+local DEFAULT = { objective = kd.objectives[1], temperature = 1, target = 'hidden' }
+
+local DRAWN_AFTER = 1 -- seconds: what takes less draws nothing
+
+-- How many ids take part: what was asked for, or those that both models have.
+local function shared_ids(o)
+  local asked, own = o.vocab or 0, o.kd and rawget(o.kd, 'vocab') or 0
+  if asked ~= 0 and own ~= 0 and asked ~= own then
+    fail('validation: vocab = %s, but kd.vocab = %s', tostring(asked), tostring(own))
+  end
+  if asked ~= 0 or own ~= 0 then return asked ~= 0 and asked or own end
+  return math.min(teachers.vocab(o.student), teachers.vocab(o.teacher))
+end
+
+--- What is measured against the teacher, as the options of `ms.kd`; its name is that of the
+--- objective unless `kd` has one. nil without a teacher.
+--- @param o table see `measure`
+--- @return table?
+function M.divergence(o)
+  if not o.teacher then return nil end
+  local how = {}
+  for key in sorted.pairs(kd.term_options()) do
+    how[key] = o.kd and rawget(o.kd, key) -- a configuration is strict
+    if how[key] == nil then how[key] = DEFAULT[key] end
+  end
+  how.name = how.name or how.objective
+  if TAKEN[how.name] then
+    fail("validation: a divergence cannot be called '%s': give kd another name", how.name)
+  end
+  how.vocab = shared_ids(o)
+  return how
+end
+
+local classes = {} -- by the name of the divergence
+
+--- A table of numbers as a validation's result: loss (cross-entropy in nats a token), agree (the
+--- share of tokens whose label is the model's first choice), the divergence from the teacher under
+--- its name, and teacher_agree (the share whose first choice is the teacher's). What was not
+--- measured is nil.
+--- @param values table<string, number>
+--- @param how? table see `divergence`
+--- @return ms_validation
+function M.result(values, how)
+  local name = how and how.name or DEFAULT.objective
+  classes[name] = classes[name] or strict.class('validation', {}, { loss = true, agree = true,
+    teacher_agree = true, [name] = true })
+  return setmetatable(values, classes[name])
+end
+
+local function evaluate_batch(o, how, batch, sums)
+  local terms, target = { kd.ce(1) }, nil
+  if how then
+    target = o.teacher:targets(batch, how)
+    terms[2] = kd.term(target, 1, how)
+  end
+  sums:add(terms, o.student:evaluate(batch, terms))
+  if target then target:free() end
+end
+
+local function evaluate_samples(o, how, samples, sums)
+  local batch = o.data:batch(samples)
+  local ok, why = pcall(evaluate_batch, o, how, batch, sums)
+  batch:free()
+  if not ok then error(why, 0) end
+end
+
+-- The samples of each micro-batch of a data set.
+local function plan(data, size)
+  local list = {}
+  local steps = data:steps(0, 0, { tokens = size, micro_tokens = size })
+  for step in packing.as_plan(steps):each() do
+    for _, samples in ipairs(step) do list[#list + 1] = samples end
+  end
+  return list
+end
+
+local function describe(at, seconds)
+  local left = (seconds - at.began) / at.done * (at.total - at.done)
+  return ('validation: batch %d of %d  left %s'):format(at.done, at.total, progress.duration(left))
+end
+
+local function draw(o, at)
+  if not o.progress or C.ms_clock() - at.clock < DRAWN_AFTER then return end
+  at.began = at.clock - o.progress.began
+  o.progress:draw(describe, at)
+end
+
+-- false when it was asked to stop.
+local function evaluate(o, how, sums)
+  local all = plan(o.data, o.micro_tokens)
+  local own = o.ranks:share(all)
+  local at = { done = 0, total = math.ceil(#all / o.ranks.size), clock = C.ms_clock() }
+  while at.done < at.total do -- on every rank as often, as each asks whether to stop
+    at.done = at.done + 1
+    if own[at.done] then evaluate_samples(o, how, own[at.done], sums) end
+    if o.stop and o.stop() then return false end
+    draw(o, at)
+  end
+  sums:sum()
+  return true
+end
+
+local function name_of(data)
+  return data.paths and table.concat(data.paths, ', ') or 'the data set'
+end
+
+-- What was measured: a term that had no position gives nothing.
+local function values_of(sums, how, data)
+  local ce, divergence = sums:mean 'ce', how and sums:mean(how.name)
+  if not ((ce and ce.weight > 0) or (divergence and divergence.weight > 0)) then
+    fail('validation: %s has nothing to measure: no token that counts has a weight above 0',
+      name_of(data))
+  end
+  local values = { loss = ce.value, agree = ce.agree }
+  if divergence then
+    values[how.name], values.teacher_agree = divergence.value, divergence.agree
+  end
+  return values
+end
+
+--- Measures a student over a data set.
+--- @param o table student; data: the set; teacher?; kd?: what to measure against it, as for
+---   `ms.kd`, by default forward KL over the whole vocabulary at T = 1; vocab?: how many ids the
+---   models share, by default those that both and their tokenizers have; micro_tokens: of a batch;
+---   ranks?: that share the data, by default all; progress?: an `ms_progress` whose `draw` is
+---   called after each batch; stop?: a function asked after each batch, which ends it with true
+--- @return ms_validation? # nil when it was stopped
+--- @return table entry the `terms` of a line of metrics.jsonl
+function M.measure(o)
+  local all = { ranks = ranks_of.world() }
+  for _, key in ipairs { 'student', 'data', 'teacher', 'kd', 'vocab', 'micro_tokens', 'ranks',
+    'progress', 'stop' } do
+    if o[key] ~= nil then all[key] = o[key] end
+  end
+  local how, sums = M.divergence(all), tally.new(all.ranks)
+  if not evaluate(all, how, sums) then return nil end
+  return M.result(values_of(sums, how, all.data), how), sums:entry()
+end
+
+local WORDS = { kl = 'KL', js = 'JS', tvd = 'TVD' }
+
+--- An objective in words: "forward KL".
+--- @param objective string
+--- @return string
+function M.in_words(objective)
+  return (objective:gsub('_', ' '):gsub('%a+', WORDS))
+end
+
+--- The parts of the line that tells a result, the most important one first.
+--- @param result ms_validation
+--- @param how? table see `divergence`
+--- @return string[]
+function M.parts(result, how)
+  local parts = {}
+  local function add(format, value) parts[#parts + 1] = value and format:format(value) end
+  add('loss %.4f', result.loss)
+  add('top-1 %.1f %%', result.agree and 100 * result.agree)
+  if how then
+    local words = M.in_words(how.objective)
+    if how.name ~= how.objective then words = ('%s (%s)'):format(how.name, words) end
+    add(words:gsub('%%', '%%%%') .. ' to the teacher %.4f', result[how.name])
+    add('its top-1 %.1f %%', result.teacher_agree and 100 * result.teacher_agree)
+  end
+  return parts
+end
+
+return M
