@@ -16,41 +16,14 @@ local cfg = ms.config({
   checkpoint = { every = 200, keep = 2 }, validate = 100, recompute = false,
 }, { about = 'Distils a teacher into a student by its output distribution.',
   smoke = ms.smoke.distill })
-if not cfg.student and cfg.layers == 0 then
-  ms.config.refuse "'student' must be given, or 'layers' to make one of the teacher's"
-elseif cfg.student and cfg.layers ~= 0 then
-  ms.config.refuse "'layers' makes a student of the teacher's layers: not beside 'student'"
-end
 
--- Before any weights: a student that reads other tokens than its teacher cannot learn from it.
-local chat = ms.chat.open(cfg.student or cfg.teacher, { cfg.teacher })
+-- Models, tokenizer and data, each checked against the others: a student that reads other tokens
+-- than its teacher cannot learn from it.
+local o = ms.setup(cfg, { teachers = { cfg.teacher }, on = cfg.kd.on })
+local student, teacher = o.student, o.teachers[1]
 
-local held = { train = true, dtype = cfg.dtype, device = cfg.device, recompute = cfg.recompute }
-local teacher = ms.model.open(cfg.teacher, { device = cfg.device })
-local student
-if cfg.student then
-  student = ms.model.open(cfg.student, held)
-else
-  held.layers = cfg.layers
-  student = ms.model.shrink(teacher, held)
-end
-
-cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student, teacher)
-local train, valid = ms.dataset.sets(cfg.data, chat, { seed = cfg.seed })
-train:fits(student, teacher)
-train:check_counts(cfg.kd.on)
-if valid then
-  valid:fits(student, teacher)
-  valid:check_counts 'response'
-end
-cfg.kd.vocab = chat:vocab(student, teacher, cfg.kd.vocab)
-if cfg.kd.target == 'topk' and cfg.kd.k > cfg.kd.vocab then
-  ms.config.refuse(("'kd.k' is %d, but the models share %d ids"):format(cfg.kd.k, cfg.kd.vocab))
-end
-
-local run = ms.run.open(cfg, { student = student, data = train,
-  carry = cfg.student or cfg.teacher,
-  validation = { data = valid, teacher = teacher, vocab = cfg.kd.vocab },
+local run = ms.run.open(cfg, { student = student, data = o.train, carry = o.carry,
+  validation = { data = o.valid, teacher = teacher, vocab = o.vocab },
   schedules = { lr = ms.schedule.of(cfg.optim),
     kd = ms.schedule.linear { from = cfg.kd.first_weight, to = cfg.kd.weight } } })
 

@@ -13,22 +13,13 @@ local cfg = ms.config({
   frozen = '',
 }, { about = 'Trains a model on the answers of a data set.', smoke = ms.smoke.sft })
 
-local chat = ms.chat.open(cfg.student)
-local student = ms.model.open(cfg.student, { train = true, dtype = cfg.dtype, device = cfg.device,
-  recompute = cfg.recompute, frozen = cfg.frozen })
-cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, student)
-local train, valid = ms.dataset.sets(cfg.data, chat, { seed = cfg.seed })
-train:check_counts(cfg.on)
-if valid then
-  valid:fits(student)
-  valid:check_counts 'response'
-end
-
-local run = ms.run.open(cfg, { student = student, data = train, validation = { data = valid } })
+local o = ms.setup(cfg, { on = cfg.on }) -- the model, its tokenizer, the data
+local run = ms.run.open(cfg, { student = o.student, data = o.train,
+  validation = { data = o.valid } })
 local terms = { ms.ce(1, { on = cfg.on }) }
 
 for step in run:steps() do
-  for batch in step:micro_batches() do student:learn(batch, terms) end
+  for batch in step:micro_batches() do o.student:learn(batch, terms) end
   step:update()
 end
 run:finish()

@@ -29,6 +29,7 @@ local M = {
   run = { module = 'run.run' },
   schedule = { module = 'train.schedule' },
   scope = { module = 'base.scope' },
+  setup = { module = 'run.setup' },
   smoke = { module = 'toy.smoke' },
   sorted = { module = 'base.sorted' },
   target = { module = 'loss.target' },

@@ -560,4 +560,15 @@ function M.write(path, value, options)
   check(C.ms_file_write(path, text, #text))
 end
 
+--- Writes a file of lines, as a whole or not at all; its folder is made where there is none.
+--- @param path string
+--- @param lines string[] JSON texts, as `encode` gives them
+function M.write_lines(path, lines)
+  check.path('json', path)
+  local text = table.concat(check.table('json', 'lines', lines), '\n') .. (lines[1] and '\n' or '')
+  local folder = path:match '^(.*)/'
+  if folder and folder ~= '' then check.file(C.ms_dir_make(folder)) end
+  check(C.ms_file_write(path, text, #text))
+end
+
 return M

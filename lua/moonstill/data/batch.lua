@@ -10,6 +10,7 @@ local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local options_of = require 'moonstill.base.options'
+local packing = require 'moonstill.data.packing'
 
 local M = {}
 
@@ -133,6 +134,21 @@ local function pack(segments)
   return batch.new(out[0])
 end
 
+local function check_pairs(prompts, answers, weights)
+  check.table('batch', 'prompts', prompts)
+  check.table('batch', 'answers', answers)
+  if #prompts ~= #answers then
+    fail('batch: %d prompts and %d answers', #prompts, #answers)
+  end
+  if weights ~= nil and #check.table('batch', 'weights', weights) ~= #prompts then
+    fail('batch: %d prompts and %d weights', #prompts, #weights)
+  end
+  for i, prompt in ipairs(prompts) do
+    check.integers('batch', ('prompt %d: id'):format(i), prompt, 0, check.INT32)
+    check.integers('batch', ('answer %d: id'):format(i), answers[i], 0, check.INT32)
+  end
+end
+
 --- `ms.batch(prompts, answers, weights)`: prompts with their answers, such as `generate` gives. The
 --- answers' tokens are supervised.
 --- @param prompts integer[][]
@@ -141,18 +157,10 @@ end
 --- @return ms_batch
 function M.from(prompts, answers, ...)
   local weights = ...
-  check.table('batch', 'prompts', prompts)
-  check.table('batch', 'answers', answers)
-  if #prompts ~= #answers then
-    fail('batch: %d prompts and %d answers', #prompts, #answers)
-  end
-  if select('#', ...) > 0 and #check.table('batch', 'weights', weights) ~= #prompts then
-    fail('batch: %d prompts and %d weights', #prompts, #weights)
-  end
+  if select('#', ...) > 0 then check.table('batch', 'weights', weights) end -- nil is a slip
+  check_pairs(prompts, answers, weights)
   local segments = {}
   for i, prompt in ipairs(prompts) do
-    check.integers('batch', ('prompt %d: id'):format(i), prompt, 0, check.INT32)
-    check.integers('batch', ('answer %d: id'):format(i), answers[i], 0, check.INT32)
     local tokens, response, from = {}, {}, #prompt
     for _, id in ipairs(prompt) do tokens[#tokens + 1] = id end
     for _, id in ipairs(answers[i]) do tokens[#tokens + 1] = id end
@@ -160,6 +168,31 @@ function M.from(prompts, answers, ...)
     segments[i] = { tokens = tokens, response = response, weight = weights and weights[i] }
   end
   return pack(segments)
+end
+
+-- The entries of a list at some places.
+local function pick(list, places)
+  local part = {}
+  for k, i in ipairs(places) do part[k] = list and list[i] or 1 end
+  return part
+end
+
+--- Prompts with their answers as several batches of at most `micro_tokens` tokens each and about
+--- equal cost, as a step's planned ones are; what is longer has a batch of its own.
+--- @param prompts integer[][]
+--- @param answers integer[][]
+--- @param micro_tokens integer
+--- @param weights? number[] of each sample; 1 unless given
+--- @return ms_batch[]
+function M.cut(prompts, answers, micro_tokens, weights)
+  check_pairs(prompts, answers, weights)
+  check.integer('batch', 'micro_tokens', micro_tokens, 1, check.INT32)
+  local all, lengths, batches = {}, {}, {}
+  for i, prompt in ipairs(prompts) do all[i], lengths[i] = i, #prompt + #answers[i] end
+  for m, places in ipairs(packing.micro_batches(all, lengths, micro_tokens)) do
+    batches[m] = M.from(pick(prompts, places), pick(answers, places), pick(weights, places))
+  end
+  return batches
 end
 
 --- Makes a batch of segments; the caller frees it. With more arguments it is `ms.batch.from`.

@@ -17,7 +17,7 @@
 --- first row of a file, and said. Columns that nothing reads are said too, or an error where they
 --- change what is learnt. `ended = false` says of an answer that it was cut off: no end is learnt.
 --- `filter = f` leaves out the rows of which f(row) is false, then `map = g` puts g(row) in the
---- place of each row.
+--- place of each row. Both are also given the row's number: 1 is the first one of the first source.
 ---
 --- Texts are cut into blocks of `max_tokens`; a block begins with the last token of the one before,
 --- so that each token is predicted once. Of other samples that are longer `over_long` says what
@@ -186,6 +186,15 @@ function methods:fingerprint()
   if not more then return print end
   print = print .. more
   return samples_of.hash(print, #print)
+end
+
+--- The number of the row that a sample comes from: among all that were read, those of all sources,
+--- as `filter` and `map` are given it. Pieces of one row have the same.
+--- @param i integer a sample, from 1
+--- @return integer
+function methods:row(i)
+  check.integer('dataset:row', 'i', i, 1, self.size)
+  return self.samples.row.p[place_of(self, i) - 1]
 end
 
 -- A sample's place among all that were read, its first token and how many it has.

@@ -94,8 +94,8 @@ local function take(self, row, where)
 end
 
 -- The caller's functions: what is wrong in them is no fault of the row's.
-local function call(name, f, row, where)
-  local ok, value = fail.pcall(f, row)
+local function call(self, name, row, where)
+  local ok, value = fail.pcall(self[name], row, self.report.rows)
   if not ok then error(('dataset: %s of %s: %s'):format(name, where, tostring(value)), 0) end
   return value
 end
@@ -104,12 +104,12 @@ end
 local function changed(self, row, where)
   if not (self.filter or self.map) then return row end
   if type(row) == 'string' then row = { text = row } end
-  if self.filter and not call('filter', self.filter, row, where) then
+  if self.filter and not call(self, 'filter', row, where) then
     self.report.filtered = self.report.filtered + 1
     return nil
   end
   if not self.map then return row end
-  local value = call('map', self.map, row, where)
+  local value = call(self, 'map', row, where)
   if json.is_object(value) then return value end
   error(('dataset: map of %s gave %s, and a row is an object'):format(where,
     value == nil and 'nothing' or 'a ' .. type(value)), 0)

@@ -286,9 +286,10 @@ local function nest(state)
   return tables['']
 end
 
-local function new_state(recipe, others)
-  local all = {}
-  for key, value in sorted.pairs(others and {} or settings.common) do all[key] = value end
+local function new_state(recipe, options)
+  local all, others = {}, options.others
+  local common = not others and options.common ~= false and settings.common or {}
+  for key, value in sorted.pairs(common) do all[key] = value end
   for key, value in sorted.pairs(recipe) do all[key] = value end
   -- list: all options in order, by key in `map`; value, source: of each, and who set it; groups:
   -- prefixes of the tables; own: by prefix, the names of its keys
@@ -325,7 +326,7 @@ end
 function M.help(schema, options)
   check.table('config', 'schema', schema)
   options = options == nil and {} or check.table('config', 'options', options)
-  return help(new_state(schema, options.others), options)
+  return help(new_state(schema, options), options)
 end
 
 local function has(args, ...)
@@ -357,16 +358,17 @@ end
 --- Reads the command line by a schema. With --help it prints the keys and ends the process.
 --- @param schema table keys, with defaults or declared options; inner tables for groups
 --- @param options? { about?: string, smoke?: table|fun(): table, args?: string[],
----   others?: fun(key: string, in_file: boolean): boolean } about: what the recipe does; smoke:
----   values of the --smoke size; args: instead of the global `arg`; others: which keys that the
----   schema has not are another recipe's, and passed over
+---   common?: boolean, others?: fun(key: string, in_file: boolean): boolean } about: what the
+---   recipe does; smoke: values of the --smoke size; args: instead of the global `arg`; common:
+---   false: without the keys that every recipe has, for one that trains nothing; others: which keys
+---   that the schema has not are another recipe's, and passed over
 --- @return table the values, nested as in the schema
 local function read(_, schema, options)
   if type(schema) ~= 'table' then fail('config: a table of keys is needed') end
-  options = options_of.known('config', { about = true, smoke = true, args = true,
+  options = options_of.known('config', { about = true, smoke = true, args = true, common = true,
     others = true }, options)
   local args = options.args or arg or {}
-  local state = new_state(schema, options.others)
+  local state = new_state(schema, options)
   if has(args, '--help', '-h') then
     os.exit(io.write(help(state, options)) and io.stdout:flush() and 0 or 1)
   end

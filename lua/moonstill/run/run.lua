@@ -151,9 +151,7 @@ local function begin_step(run)
   state.index, state.step = state.index + 1, state.step + 1
   state.progress = (state.step - 1) / math.max(1, state.total - 1)
   steps.begin(step, state.step)
-  for _, samples in ipairs(run.ranks:share(run.plan:step(state.index))) do
-    steps.take(step, run.data:batch(samples))
-  end
+  steps.plan(step, run.ranks:share(run.plan:step(state.index)), run.data)
   steps.measure(step)
   for _, name in ipairs(run.schedule_names) do step[name] = scheduled(run, name) end
   return step

@@ -58,12 +58,12 @@ local function make(folder)
 end
 
 -- A teacher that knows a little: a larger model after a few passes over the same data. Returns its
--- folder.
-local function train_teacher(folder, values, vocabulary)
-  local path, output = folder .. '/teacher-untrained', folder .. '/teacher'
-  make_model(path, vocabulary, 64, 2, 2)
+-- folder. Other seeds give other teachers.
+local function train_teacher(folder, name, values, vocabulary, seed, epochs)
+  local path, output = ('%s/%s-untrained'):format(folder, name), ('%s/%s'):format(folder, name)
+  make_model(path, vocabulary, 64, 2, 1 + seed)
   local teacher = model.open(path, { train = true })
-  local run = runs.open({ output = output, epochs = 6, resume = false, seed = 1,
+  local run = runs.open({ output = output, epochs = epochs, resume = false, seed = seed,
     batch = values.batch, optim = { lr = 3e-3, clip = 1 } }, { student = teacher, quiet = true,
     data = dataset.open(values.data.train, chat.open(path), { quiet = true }) })
   local terms = { kd.ce(1) }
@@ -87,7 +87,19 @@ function M.sft(folder) return (make(folder or FOLDER)) end
 function M.distill(folder)
   folder = folder or FOLDER
   local values, vocabulary = make(folder)
-  values.teacher = train_teacher(folder, values, vocabulary)
+  values.teacher = train_teacher(folder, 'teacher', values, vocabulary, 1, 6)
+  return values
+end
+
+--- The same with two teachers, for recipes/two_teachers.lua.
+--- @param folder? string
+--- @return table
+function M.two_teachers(folder)
+  folder = folder or FOLDER
+  local values, vocabulary = make(folder)
+  values.teacher = train_teacher(folder, 'teacher', values, vocabulary, 1, 6)
+  values.epochs = 2
+  values.second = train_teacher(folder, 'second', values, vocabulary, 2, 3)
   return values
 end
 

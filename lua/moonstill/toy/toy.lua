@@ -221,8 +221,7 @@ function M.write(path, problems)
   for i, p in ipairs(problems) do
     lines[i] = json.encode({ messages = json.array(p.messages) }, { order = { 'role' } })
   end
-  local text = table.concat(lines, '\n') .. '\n'
-  check(C.ms_file_write(path, text, #text))
+  json.write_lines(path, lines)
 end
 
 return M

@@ -34,7 +34,7 @@ function class:__tostring() return 'step ' .. self.number end
 --- @return ms_step
 function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
-    unlearnt = {}, left = 0,
+    unlearnt = {}, left = 0, planned = {},
     tokens = 0, seconds = 0, number = 0, open = false, used = false,
     tally = tally.new(run.ranks), loss = 0, grad_norm = 0, skipped = false, began = 0 }, class)
 end
@@ -92,6 +92,15 @@ function M.drop_batches(self)
   self.left = 0
 end
 
+--- Takes the batches that are planned: lists of samples, a list for each.
+--- @param step ms_step
+--- @param planned integer[][]
+--- @param data table the run's
+function M.plan(step, planned, data)
+  step.planned = planned
+  for _, samples in ipairs(planned) do M.take(step, data:batch(samples)) end
+end
+
 --- Makes a batch one of the step's, which frees it.
 --- @param batch ms_batch
 function M.take(self, batch)
@@ -125,6 +134,27 @@ function methods:use(batches)
   M.drop_batches(self)
   for _, batch in ipairs(batches) do M.take(self, batch) end
   M.measure(self)
+end
+
+--- The samples of the data set that are planned for this rank's part of the step, in the order of
+--- their numbers, which count from 1: those of its batches, until `use` puts others in their place.
+--- @return integer[]
+function methods:samples()
+  local list = {}
+  for _, samples in ipairs(self.planned) do
+    for _, i in ipairs(samples) do list[#list + 1] = i end
+  end
+  table.sort(list) -- however they are cut into micro-batches
+  return list
+end
+
+--- A term's mean over the positions of the step, as it is before it is weighted; after `update`, of
+--- all ranks. nil where it had no position, or no such term was learned.
+--- @param name string what metrics call it: "ce", "kd", or its `name`
+--- @return number?
+function methods:mean(name)
+  local mean = self.tally:mean(name)
+  return mean and mean.value
 end
 
 --- True in every n-th step; never for 0.
