@@ -204,14 +204,25 @@ local function value_of(x, name)
   return layout.cut(text:gsub('%s+', ' '), WIDEST)
 end
 
+-- What a plain object has beside the fields that are documented.
+local function add_others(rows, known, x)
+  for name, value in sorted.pairs(type(x) == 'table' and x or {}) do
+    if type(name) == 'string' and not known[name] then
+      rows[#rows + 1] = { name, value_of(x, name), ('(%s)'):format(type(value)) }
+    end
+  end
+end
+
 -- The fields of a kind of object: of one that is at hand with their values.
-local function write_fields(tags, x)
-  local rows = {}
+local function write_fields(tags, x, is_plain)
+  local rows, known = {}, {}
   for _, field in ipairs(tags.field) do
+    known[field.name] = true
     rows[#rows + 1] = { field.name, ('%s (%s%s)'):format(field.meaning, field.type,
       field.optional and ', or nil' or '') }
     if x ~= nil then table.insert(rows[#rows], 2, value_of(x, field.name)) end
   end
+  if is_plain then add_others(rows, known, x) end
   if #rows == 0 then return end
   say 'Fields:'
   write_rows(rows)
@@ -226,7 +237,7 @@ local function write_kind(kind, x)
     write_head(('help "%s.%s" shows one of them in full.'):format(kind.name, methods[1].name))
   end
   if #tags.field > 0 and (#methods > 0 or tags.text ~= '') then io.write '\n' end
-  write_fields(tags, x)
+  write_fields(tags, x, #methods == 0)
 end
 
 local function write_object(x, name)

@@ -51,6 +51,13 @@ function M.divergence(o)
   return how
 end
 
+--- What was measured over a data set: means over its positions. Beside what is listed there is the
+--- divergence from a teacher, in nats a token, under the name of its objective (`forward_kl`) or
+--- the one that `kd.name` gives it. What was not measured is nil.
+--- @class ms_validation
+--- @field loss? number cross-entropy of the labels, in nats a token
+--- @field agree? number share of the tokens whose label is the model's first choice
+--- @field teacher_agree? number share of the tokens whose first choice is the teacher's
 local classes = {} -- by the name of the divergence
 
 --- A table of numbers as a validation's result: loss (cross-entropy in nats a token), agree (the
