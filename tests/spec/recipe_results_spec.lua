@@ -330,6 +330,7 @@ describe('recipes/filter_data.lua', function()
     assert.is_true(worst[9], 'the teacher finds the odd one likely: the case shows nothing')
     assert.same(kept, numbers(output .. '/rows.jsonl'))
     for _, row in json.lines(output .. '/rows.jsonl') do assert.same(rows[row.id], row) end
+    -- losses are printed with three digits: those of samples that went through together differ by less
     tools.says({ 'left out: 1 rows, each is there twice', 'left out: 1 rows, each has what is unwanted',
       'left out: the 7 rows that it finds least likely', ('  %.3f  row %d: {'):format(loss[left[1]], left[1]),
       ('  %.3f  row %d: {'):format(loss[left[2]], left[2]), 'tokens of a sample: median',

@@ -316,7 +316,7 @@ end
 --- @param options? table as for the call
 --- @return { key: string, option: ms_option }[]
 function M.list(schema, options)
-  return new_state(schema, options or {}).list
+  return new_state(check.table('config', 'schema', schema), options or {}).list
 end
 
 --- The text that --help prints.
