@@ -180,13 +180,14 @@ static double element(const void *p, int dtype, int64_t i) {
   }
 }
 
-/* An integer dtype takes only integers in its range: others are an error, not rounded. */
+/* An integer dtype takes only integers in its range: others are an error, not rounded. The message
+ * counts from 1, as Lua's arrays. */
 static ms_status check_element(int dtype, int64_t i, double x) {
   static const double low[] = {[MS_I32] = INT32_MIN, [MS_I64] = -0x1p63, [MS_U8] = 0};
   static const double end[] = {[MS_I32] = 0x1p31, [MS_I64] = 0x1p63, [MS_U8] = 256};
   if (dtype != MS_I32 && dtype != MS_I64 && dtype != MS_U8) return MS_OK;
   MS_REQUIRE(x >= low[dtype] && x < end[dtype] && x == floor(x),
-             "tensor write: element %lld is %.17g, which no %s is", (long long)i, x,
+             "tensor write: element %lld is %.17g, which no %s is", (long long)i + 1, x,
              ms_dtype_name(dtype));
   return MS_OK;
 }

@@ -30,9 +30,10 @@ end
 --- @param what string how errors call one, as in 'tensor'
 --- @param ctype string the core's type, as in 'ms_tensor'
 --- @param free fun(p: ffi.cdata*) the core's function
---- @param options? { verb?: string, fields?: string, length?: string } verb: how errors call what
----   `free` does, default "free"; fields: more of them, in C, whose values `new` takes; length: the
----   method that `#` calls
+--- @param options? { verb?: string, fields?: string, length?: string, element?: function,
+---   assign?: function } verb: how errors call what `free` does, default "free"; fields: more of
+---   them, in C, whose values `new` takes; length: the method that `#` calls; element, assign:
+---   what `x[key]` and `x[key] = value` do where the key is no text
 --- @return table
 function M.kind(what, ctype, free, options)
   options = options or {}
@@ -67,10 +68,22 @@ function M.kind(what, ctype, free, options)
   -- What a Lua table can do and a handle cannot, in words that name it.
   local function refuse(why) return function() fail('%s: %s', what, why) end end
 
+  local element, assign = options.element, options.assign
+  local function index(x, key)
+    if type(key) == 'string' then return methods[key] end
+    return element(x, key)
+  end
+  local function put(x, key, value)
+    if type(key) == 'string' or not assign then
+      fail("%s: no '%s' can be set", what, tostring(key))
+    end
+    assign(x, key, value)
+  end
+
   strict.names(what, methods)
   handle = ffi.metatype(('struct { %s *p; %s }'):format(ctype, options.fields or ''), {
-    __index = methods,
-    __newindex = function(_, name) fail("%s: no '%s' can be set", what, tostring(name)) end,
+    __index = element and index or methods,
+    __newindex = put,
     __gc = methods.free,
     __len = length and function(x) return methods[length](x) end or refuse 'it has no length',
     __pairs = refuse 'it is no table to iterate over',

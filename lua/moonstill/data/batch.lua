@@ -6,6 +6,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
@@ -203,10 +204,10 @@ end
 ---   cdata as long; not given: 0 for `response`, 1 for `all`), and `weight`, which multiplies both
 --- @param ... any as for `from`
 --- @return ms_batch
-local function make(_, segments, ...)
+function M.of(segments, ...)
   if type(segments) ~= 'table' then fail('batch: a list of segments expected') end
   if select('#', ...) > 0 then return M.from(segments, ...) end
   return pack(segments)
 end
 
-return setmetatable(M, { __call = make })
+return callable(M, 'of')

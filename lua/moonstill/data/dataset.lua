@@ -27,6 +27,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local arrays = require 'moonstill.data.arrays'
 local batch = require 'moonstill.data.batch'
 local cache = require 'moonstill.data.cache'
@@ -502,7 +503,7 @@ end
 --- @return ms_dataset
 function M.open(source, chat, options)
   local list = sources.take(source)
-  if type(chat) ~= 'table' then
+  if type(chat) ~= 'table' or rawget(chat, 'tokenizer') == nil then
     fail('dataset: what ms.chat.open gives expected, got %s', handles.what(chat))
   end
   local o = schema.take('dataset', functions, options)
@@ -548,4 +549,4 @@ function M.sets(data, chat, more)
   return rest, held
 end
 
-return M
+return callable(M, 'open')

@@ -9,6 +9,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
@@ -328,8 +329,4 @@ function M.run_parts(model, b, terms)
   return list, parts
 end
 
---- `ms.kd(target, weight, cfg)` is `ms.kd.term`.
-return setmetatable(M, {
-  calls = 'term',
-  __call = function(_, target, ...) return new_divergence(target, ...) end,
-})
+return callable(M, 'term')

@@ -6,6 +6,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local chat = require 'moonstill.text.chat'
 local check = require 'moonstill.base.check'
 local device = require 'moonstill.tensor.device'
@@ -63,15 +64,6 @@ local function read_options(what, given)
     frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
 end
 
--- Calls body(device pointer) on the device that the options name, or on one they give.
-local function on_device(o, body)
-  if type(o.device) == 'cdata' then return body(handles.pointer('device', o.device)) end
-  local dev = device.open(o.device)
-  local status = body(dev.p)
-  dev:close() -- the model holds it
-  return status
-end
-
 --- Opens a Hugging Face folder: config.json and safetensors. The caller frees the model. What is
 --- missing, of another shape, or not understood in config.json is an error that names it.
 ---
@@ -82,7 +74,7 @@ end
 function M.open(path, options)
   local c, o = read_options('model.open', options)
   check.path('model.open', path)
-  check.file(on_device(o, function(dev) return C.ms_model_open(dev, path, c, out) end))
+  check.file(device.on(o.device, function(dev) return C.ms_model_open(dev, path, c, out) end))
   return model.new(out[0])
 end
 
@@ -97,7 +89,9 @@ function M.create(config, seed, options)
   seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
   local source = type(config) == 'table' and json.encode(config)
     or check.text('model.create', 'config', config)
-  check(on_device(o, function(dev) return C.ms_model_create(dev, source, seed, c, out) end))
+  check(device.on(o.device, function(dev)
+    return C.ms_model_create(dev, source, seed, c, out)
+  end))
   return model.new(out[0])
 end
 
@@ -370,4 +364,4 @@ function model.text(self)
       info.vocab, info.dtype, mib(total))
 end
 
-return M
+return callable(M, 'open')

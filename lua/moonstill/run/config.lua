@@ -11,6 +11,7 @@
 --- is loaded.
 
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local checkpoints = require 'moonstill.run.checkpoints'
 local fail = require 'moonstill.base.fail'
@@ -355,7 +356,8 @@ local function read_arguments(state, args, options)
   end
 end
 
---- Reads the command line by a schema. With --help it prints the keys and ends the process.
+--- Reads the command line by a schema: `ms.config { output = "out" }`. With --help it prints the
+--- keys and ends the process.
 --- @param schema table keys, with defaults or declared options; inner tables for groups
 --- @param options? { about?: string, smoke?: table|fun(): table, args?: string[],
 ---   common?: boolean, others?: fun(key: string, in_file: boolean): boolean } about: what the
@@ -363,7 +365,7 @@ end
 ---   false: without the keys that every recipe has, for one that trains nothing; others: which keys
 ---   that the schema has not are another recipe's, and passed over
 --- @return table the values, nested as in the schema
-local function read(_, schema, options)
+function M.read(schema, options)
   if type(schema) ~= 'table' then fail('config: a table of keys is needed') end
   options = options_of.known('config', { about = true, smoke = true, args = true, common = true,
     others = true }, options)
@@ -381,4 +383,4 @@ local function read(_, schema, options)
   return cfg
 end
 
-return setmetatable(M, { __call = read })
+return callable(M, 'read')

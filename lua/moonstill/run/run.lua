@@ -18,6 +18,7 @@
 --- All ranks make a run together (`base/ranks.lua`); one of them writes and prints.
 
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local checkpoints = require 'moonstill.run.checkpoints'
 local departures = require 'moonstill.run.departures'
@@ -452,4 +453,4 @@ function methods:finish()
   self:close()
 end
 
-return M
+return callable(M, 'open')

@@ -1,6 +1,7 @@
 --- Devices: where tensors live and what computes on them.
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local handles = require 'moonstill.base.handle'
 
@@ -18,7 +19,7 @@ function methods:close() methods.free(self) end
 
 function device.text(self) return 'device ' .. ffi.string(C.ms_device_spec(self.p)) end
 
---- Opens a device.
+--- Opens a device. Wherever one is taken its text may be given as well: `ms.tensor("cpu", 2, 3)`.
 --- @param spec? string 'cpu' (the default), the only one there is
 --- @return ms_device
 function M.open(spec)
@@ -26,4 +27,20 @@ function M.open(spec)
   return device.new(out[0])
 end
 
-return M
+--- Calls f(device, ...) with the core's pointer of a device, which may be given by its text; what f
+--- makes holds the device. Returns what f returns.
+--- @package
+--- @param dev ms_device|string
+--- @param f fun(p: ffi.cdata*, ...): any
+--- @param ... any
+--- @return any
+function M.on(dev, f, ...)
+  if type(dev) ~= 'string' then return f(device.pointer(dev), ...) end
+  local opened = M.open(dev)
+  local ok, result = pcall(f, opened.p, ...)
+  opened:close()
+  if not ok then error(result, 0) end
+  return result
+end
+
+return callable(M, 'open')

@@ -29,6 +29,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local ends = require 'moonstill.text.ends'
 local fail = require 'moonstill.base.fail'
@@ -438,4 +439,4 @@ function M.open(model, teachers, options)
   return chat
 end
 
-return M
+return callable(M, 'open')

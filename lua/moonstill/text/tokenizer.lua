@@ -14,6 +14,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
@@ -318,4 +319,4 @@ function methods:detokenizer(options)
   return detokenizer.new(detokenizer_out[0])
 end
 
-return M
+return callable(M, 'open')

@@ -7,6 +7,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
@@ -117,4 +118,4 @@ end
 
 function optimizer.text(self) return ('optimizer after %d updates'):format(self:steps()) end
 
-return M
+return callable(M, 'new')
