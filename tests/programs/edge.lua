@@ -13,7 +13,7 @@ local classes = {} -- of a handle's ctype, or of a table: its methods
 local metatype = ffi.metatype
 ffi.metatype = function(ctype, mt) -- luacheck: ignore
   ctype = metatype(ctype, mt)
-  classes[#classes + 1] = { methods = mt.__index, ctype = ctype, mt = mt }
+  classes[#classes + 1] = { methods = mt.methods or mt.__index, ctype = ctype, mt = mt }
   return ctype
 end
 

@@ -82,6 +82,7 @@ function M.kind(what, ctype, free, options)
 
   strict.names(what, methods)
   handle = ffi.metatype(('struct { %s *p; %s }'):format(ctype, options.fields or ''), {
+    methods = methods,
     __index = element and index or methods,
     __newindex = put,
     __gc = methods.free,
