@@ -256,6 +256,8 @@ int32_t ms_char_category(int32_t c);
 /* How many bytes of a text fit into so many columns of a terminal, and *width of them they take:
  * two for a wide character, none for a mark, which goes with what is before it. */
 int64_t ms_text_fit(const char *text, int64_t bytes, int64_t columns, int64_t *width);
+/* The offset of the first byte that is not UTF-8, or -1. */
+int64_t ms_text_check(const char *text, int64_t bytes);
 
 /* `path`: a tokenizer.json, or the folder that holds it. A component that is not built is
  * MS_EUNSUPPORTED and named. */

@@ -1,7 +1,8 @@
-/* width.c - how many columns of a terminal a text takes. */
+/* width.c - what a terminal makes of a text. */
 #include <utf8proc.h>
 
 #include "../moonstill.h"
+#include "utf8.h"
 
 enum { EMOJI_SELECTOR = 0xFE0F };
 
@@ -34,4 +35,8 @@ int64_t ms_text_fit(const char *text, int64_t bytes, int64_t columns, int64_t *w
     at += n;
   }
   return at;
+}
+
+int64_t ms_text_check(const char *text, int64_t bytes) {
+  return ms_utf8_check(text, (size_t)bytes);
 }

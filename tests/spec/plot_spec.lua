@@ -1,5 +1,7 @@
 --- Curves as SVG and in the terminal.
+local layout = require 'moonstill.base.layout'
 local plot = require 'moonstill.plot.plot'
+local sketches = require 'moonstill.plot.sketch'
 local tools = require 'tests.support.tools'
 
 local function panel(more)
@@ -49,6 +51,10 @@ describe('plot.label', function()
     assert.equal('0.2', plot.label(0.2))
     assert.equal('2e6', plot.label(2e6))
     assert.equal('5e-5', plot.label(5e-5))
+    assert.equal('1000001', plot.label(1000001, 1)) -- else all ticks of 1,000,000 to 1,000,005 were 1e6
+    assert.equal('1000000.5', plot.label(1000000.5, 0.5))
+    assert.equal('1.1e6', plot.label(1.1e6, 1e5))
+    assert.equal('1.2345e-5', plot.label(1.2345e-5, 5e-10))
   end)
 end)
 
@@ -111,9 +117,9 @@ describe('plot.svg', function()
   it('has a legend within the picture, in as many lines as its names need', function()
     local p = panel()
     p.series = {}
-    for i = 1, 9 do p.series[i] = { name = 'a name of some length', x = { 0, 1 }, y = { 1, 2 } } end
-    p.series[9].name = ('\195\169'):rep(500)
-    local svg, lines = plot.svg(p, { width = 400, height = 400 }), {}
+    for i = 1, 8 do p.series[i] = { name = 'a name of some length', x = { 0, 1 }, y = { 1, 2 } } end
+    p.series[9] = { name = ('word '):rep(15) .. ('\195\169'):rep(500), x = { 0, 1 }, y = { 1, 2 } }
+    local svg, lines = plot.svg(p, { width = 400, height = 500 }), {}
     local first = tonumber(svg:match '<text x="[^"]+" y="([^"]+)"[^>]+class="title"')
     local highest = math.huge
     for _, run in ipairs(points(svg)) do highest = math.min(highest, run[2][2]) end
@@ -125,10 +131,10 @@ describe('plot.svg', function()
       assert.is_true(x + 6.6 * letters <= 400, name)
       assert.is_true(tonumber(y) > first and tonumber(y) < highest, y)
     end
-    assert.equal(9, count)
+    assert.equal(11, count)
     local n = 0
     for _ in pairs(lines) do n = n + 1 end
-    assert.equal(9, n) -- 21 letters are half of the width and more
+    assert.equal(11, n) -- 21 letters are half of the width and more; the last name has three lines
     assert.truthy(svg:find '\195\169\226\128\166<')
   end)
 
@@ -155,6 +161,184 @@ describe('plot.svg', function()
       "plot: series 1 ('n'): y[2] is a string, not a number")
     assert.has_error(function() plot.sketch { series = { { name = 'n', x = { 1, true }, y = { 3, 4 } } } } end,
       "plot: series 1 ('n'): x[2] is a boolean, not a number")
+  end)
+end)
+
+-- The texts of a class in an SVG: where they stand, how they are turned, what they say.
+local function texts(svg, class)
+  local list = {}
+  for x, y, anchor, more, text in svg:gmatch('<text x="([^"]+)" y="([^"]+)" text%-anchor="(%a+)" class="' .. class
+    .. '"([^>]*)>([^<]*)<') do
+    list[#list + 1] = { x = tonumber(x), y = tonumber(y), anchor = anchor, turned = more ~= '', text = text,
+      width = layout.width(text) }
+  end
+  return list
+end
+
+local function many(count, name)
+  local p = panel { title = 'Many' }
+  p.series = {}
+  for i = 1, count do
+    local s = { name = name and name:format(i) or 'series ' .. i, x = {}, y = {} }
+    for k = 0, 60 do s.x[k + 1], s.y[k + 1] = k, i + k / 60 end
+    p.series[i] = s
+  end
+  return p
+end
+
+describe('plots of many series', function()
+  it('tell 24 of them apart, by dashes or marks where the colour is the same, in the legend as well', function()
+    local svg = plot.svg(many(24))
+    local names, curves, keys = {}, {}, {}
+    for _, t in ipairs(texts(svg, 'tick')) do names[t.text] = true end
+    for i = 1, 24 do assert.is_true(names['series ' .. i], i) end
+    -- the look of a line and of the first mark behind it, before the next line
+    local function look(attributes, after)
+      return attributes:match 'stroke="#%x+"' .. (attributes:match 'dasharray="[^"]+"' or '')
+        .. (after:match '^<path[^>]*class="mark (%a+)"' or '')
+    end
+    for line, at in svg:gmatch '([^\n]+)\n()' do
+      local list = line:find '^<polyline' and curves or line:find '^<line.*stroke=' and keys
+      if list then list[#list + 1] = look(line, svg:match('[^\n]+', at)) end
+    end
+    assert.equal(24, #curves)
+    assert.same(curves, keys)
+    local seen = {}
+    for _, each in ipairs(curves) do
+      assert.is_nil(seen[each], each)
+      seen[each] = true
+    end
+  end)
+
+  it('have as many letters in a terminal', function()
+    local text, seen, count = plot.sketch(many(24), { columns = 30 }), {}, 0
+    for mark, name in text:gmatch '(%S) (series %d+)' do
+      count = count + 1
+      assert.is_nil(seen[mark], name)
+      seen[mark] = true
+    end
+    assert.equal(24, count)
+  end)
+
+  it('are as high as their names ask for, unless a height is given', function()
+    local svg = plot.svg(many(24, 'a name as long as half of the line and more %d'))
+    assert.is_nil(svg:find(' more<', 1, true))
+    local height = tonumber(svg:match 'height="(%d+)"')
+    local top, bottom = math.huge, -math.huge
+    for _, run in ipairs(points(svg)) do
+      for _, point in ipairs(run) do top, bottom = math.min(top, point[2]), math.max(bottom, point[2]) end
+    end
+    assert.is_true(bottom - top > 0.3 * height and height < 1080, height)
+    assert.truthy(plot.svg(many(24, 'a name as long as half of the line and more %d'), { height = 360 }):find ' more<')
+    assert.truthy(plot.svg(many(3)):find 'height="360"')
+  end)
+end)
+
+describe('texts of plots', function()
+  local LONG = ('all settings of a run as people write them: lr=1e-4, kd.temperature=2; '):rep(3)
+  local LETTER = { title = 9, label = 7.2 }
+
+  it('wrap, and stay inside the picture', function()
+    for _, size in ipairs { { 560, 360 }, { 160, 160 }, { 300, 900 }, { 900, 200 } } do
+      local p = panel { title = LONG, x_label = LONG, y_label = LONG }
+      local svg = plot.svg({ p, p }, { width = size[1], height = size[2] })
+      for class, letter in pairs(LETTER) do
+        local list = texts(svg, class)
+        assert.is_true(#list >= 2)
+        for _, t in ipairs(list) do
+          local along, across = t.turned and t.y or t.x, t.turned and t.x or t.y
+          local most, half = t.turned and size[2] or 2 * size[1], t.width * letter / 2
+          local low = t.anchor == 'start' and along or along - half
+          local high = t.anchor == 'start' and along + 2 * half or along + half
+          assert.is_true(low >= 0 and high <= most, ('%s %d..%d of %d: %s'):format(class, low, high, most, t.text))
+          assert.is_true(across > 0 and across < (t.turned and 2 * size[1] or size[2]), t.text)
+        end
+      end
+      if size[1] == 560 then
+        assert.is_true(#texts(svg, 'title') > 2)
+        assert.truthy(svg:find('all settings of a run as people write them:', 1, true))
+      end
+    end
+  end)
+
+  it('of long ticks have room beside the label of y', function()
+    for _, y in ipairs { { 2, 2 + 1e-9 }, { -1e-7, 1 }, { 12345678, 12345679 }, { 1e-9, 1e6 } } do
+      local p = panel { y_label = 'loss', log = y[1] == 1e-9 }
+      p.series = { { x = { 1, 2 }, y = y } }
+      local svg, label, least = plot.svg(p), nil, math.huge
+      for _, t in ipairs(texts(svg, 'tick')) do
+        if t.anchor == 'end' then least = math.min(least, t.x - 7.6 * t.width) end
+      end
+      for _, t in ipairs(texts(svg, 'label')) do label = t.turned and t or label end
+      assert.is_true(label.x - 13 >= 0 and label.x + 4 <= least, ('%g: %g, %g'):format(y[1], label.x, least))
+    end
+  end)
+
+  it('of x have room beside each other', function()
+    local p = panel()
+    p.series = { { x = { 1234567, 1234569 }, y = { 1, 2 } } }
+    local last = -math.huge
+    for _, t in ipairs(texts(plot.svg(p), 'tick')) do
+      if t.anchor == 'middle' then
+        assert.is_true(t.x - 7.6 * t.width / 2 > last and t.x + 7.6 * t.width / 2 <= 560)
+        last = t.x + 7.6 * t.width / 2
+      end
+    end
+    assert.is_true(last > 0)
+  end)
+
+  it('of logarithmic axes do not meet, whatever the range and the height', function()
+    for _, high in ipairs { 2, 3, 9, 50, 1e3, 1e5, 1e12, 1e60, 1e250 } do
+      for _, height in ipairs { 160, 200, 260, 360, 1000 } do
+        local p = panel { log = true }
+        p.series = { { x = { 1, 2 }, y = { 1, high } } }
+        local last, count = math.huge, 0
+        for _, t in ipairs(texts(plot.svg(p, { height = height }), 'tick')) do
+          if t.anchor == 'end' then
+            assert.is_true(last - t.y >= 11, ('%g at %d: %g'):format(high, height, last - t.y)) -- 12 px high
+            last, count = t.y, count + 1
+          end
+        end
+        assert.is_true(count >= 2)
+      end
+    end
+  end)
+
+  it('may hold any bytes', function()
+    local p = panel { title = 'a\255b\0c\27[31m\239\191\191', x_label = 'new\nline\ttab' }
+    p.series[1].name = '\228\184'
+    local svg = plot.svg(p)
+    for _, words in ipairs { 'a\\xffb\\x00c\\x1b[31m\239\191\189', 'new line tab', '\\xe4\\xb8' } do
+      assert.truthy(svg:find(words, 1, true), words)
+    end
+    local text = plot.sketch(p)
+    assert.is_nil(text:find '[%z\1-\9\11-\31\127]')
+  end)
+end)
+
+describe('a sketch', function()
+  it('is as wide as the terminal at most, and its names and titles wrap', function()
+    for _, width in ipairs { 100, 80, 60, 40, 25 } do
+      for _, p in ipairs { many(24), many(8, 'a rather long name, that of series %d, 日本語'), panel { log = true },
+        panel { title = ('a title as long as '):rep(9), x_label = 'optimiser steps ' .. ('and more '):rep(9) } } do
+        local widest = 0
+        for line in sketches.text(p, nil, 14, width):gmatch '[^\n]+' do
+          widest = math.max(widest, layout.width(line))
+        end
+        assert.is_true(widest <= width and widest >= width - 1, ('%d of %d'):format(widest, width))
+      end
+    end
+  end)
+
+  it('is as wide as the program\'s terminal, and plain text', function()
+    local recipe = tools.write(tools.folder() .. '/sketch.lua', [[
+      local ms = require 'moonstill'
+      io.write(ms.plot.sketch { series = { { name = 'a', x = { 0, 10 }, y = { 1, 2 } } } })]])
+    for _, width in ipairs { 80, 60 } do
+      local _, out = tools.run(('COLUMNS=%d TERM=dumb %s %s'):format(width, tools.program(), recipe))
+      assert.equal(width, #out:match '%+%-+' + 4) -- '2.0 ' stands before it
+      assert.is_nil(out:find '[%z\1-\9\11-\31\127]')
+    end
   end)
 end)
 
@@ -291,8 +475,8 @@ describe('plot of anything', function()
     local p = { series = {} }
     for i = 1, 3000 do p.series[i] = { x = { 0, 1 }, y = { i, i + 1 } } end
     local svg = plot.svg(p)
-    within(svg, 560, 360, 'many')
-    assert.truthy(svg:find('>29%d%d more<'))
+    within(svg, 560, 1080, 'many') -- as high as it gets by itself
+    assert.truthy(svg:find('>28%d%d more<'))
     within(plot.svg(p, { width = 160, height = 160 }), 160, 160, 'small')
     assert.truthy(plot.svg(p, { width = 160, height = 160 }):find '>3000 more<')
   end)
