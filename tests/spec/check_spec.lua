@@ -205,7 +205,7 @@ describe('keys that no option has', function()
     detokenizer:free()
     tok:free()
     fails({ "no option 'widht'; did you mean 'width'?" }, ms.plot.svg, { series = {} }, { widht = 3 })
-    fails({ "'columns' must be integer from 1 to 1000, not 1.5" }, ms.plot.sketch,
+    fails({ "'columns' must be auto or integer from 1 to 1000, not 1.5" }, ms.plot.sketch,
       { series = { { x = { 1 }, y = { 1 } } } }, { columns = 1.5 })
     fails({ "no option 'respone'; did you mean 'response'?" }, ms.batch,
       { { tokens = { 1, 2 }, respone = { 1, 0 } } })
