@@ -1243,10 +1243,10 @@ return {
   { name = 'wide characters count as one column', file = 'core/text/width.c', specs = { 'layout' },
     old = '*columns = utf8proc_charwidth(c);', new = '*columns = utf8proc_charwidth(c) > 0;' },
   { name = 'the most important column is left out', file = 'lua/moonstill/base/columns.lua',
-    specs = { 'columns' }, old = 'list[i].level >= list[at].level', new = 'list[i].level < list[at].level' },
+    specs = { 'columns' }, old = 'list[at].level > column.level', new = 'list[at].level < column.level' },
   { name = 'columns are left out before any wraps', file = 'lua/moonstill/base/columns.lua',
-    specs = { 'columns' }, old = 'local may = column.wraps and column.width > column.wraps',
-    new = 'local may = false' },
+    specs = { 'columns' }, old = 'local least = all and 1 or column.wraps',
+    new = 'local least = all and 1' },
   { name = 'a cell is wider than its column', file = 'lua/moonstill/base/columns.lua',
     specs = { 'columns' }, old = 'while layout.width(line) > width do', new = 'while false do' },
   -- the quickstart -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 --- Tables that fit a terminal, each row on a line of its own where that is wide enough.
 ---
 ---   for _, line in ipairs(columns.table({
----     { head = 'model' },                              -- the first column always stays
+---     { head = 'model' },                              -- the first column stays
 ---     { head = 'loss', align = 'right' },
 ---     { head = 'bytes', align = 'right', level = 9 },  -- the first to go where it is narrow
 ---     { head = 'what it is', wraps = 20 },             -- goes on in a line below before that
@@ -10,6 +10,7 @@
 local check = require 'moonstill.base.check'
 local layout = require 'moonstill.base.layout'
 local options = require 'moonstill.base.options'
+local printable = require 'moonstill.base.printable'
 
 local M = {}
 
@@ -20,19 +21,19 @@ local OF_COLUMN = { head = true, align = true, level = true, wraps = true }
 -- A column with its cells and its width.
 local function column_of(given, place, rows)
   options.known('columns: column ' .. place, OF_COLUMN, given)
-  local column = { head = given.head, align = given.align, level = given.level or place,
+  local column = { head = given.head, align = given.align, level = given.level or place - 1,
     wraps = given.wraps, cells = {}, widest = layout.width(given.head or '') }
   for r, row in ipairs(rows) do
     local cell = row[place]
-    column.cells[r] = cell == nil and '' or (tostring(cell):gsub('%s+', ' '))
+    column.cells[r] = cell == nil and '' or printable((tostring(cell):gsub('%s+', ' ')))
     column.widest = math.max(column.widest, layout.width(column.cells[r]))
   end
   return column
 end
 
--- Gives columns their widths: their own, or less for those that wrap, of the widest first. Returns
--- whether they fit.
-local function squeeze(list, most)
+-- Gives columns their widths: their own, or less for those that wrap (`all`: for all), of the
+-- widest first. Returns whether they fit.
+local function squeeze(list, most, all)
   local over = GAP * (#list - 1) - most
   for _, column in ipairs(list) do
     column.width = column.widest
@@ -41,7 +42,8 @@ local function squeeze(list, most)
   while over > 0 do
     local widest
     for _, column in ipairs(list) do
-      local may = column.wraps and column.width > column.wraps
+      local least = all and 1 or column.wraps
+      local may = least and column.width > least
       if may and not (widest and widest.width >= column.width) then widest = column end
     end
     if not widest then return false end
@@ -51,9 +53,9 @@ local function squeeze(list, most)
 end
 
 local function least_important(list)
-  local at = 1
-  for i = 2, #list do
-    if at == 1 or list[i].level >= list[at].level then at = i end
+  local at
+  for i, column in ipairs(list) do
+    if column.level > 0 and not (at and list[at].level > column.level) then at = i end
   end
   return at
 end
@@ -62,12 +64,12 @@ end
 local function fit(list, most)
   local left_out = {}
   while not squeeze(list, most) do
-    if #list == 1 then
-      list[1].width = math.max(1, most)
+    local at = least_important(list)
+    if not at then
+      squeeze(list, most, true)
       break
     end
-    local column = table.remove(list, least_important(list))
-    table.insert(left_out, 1, column.head)
+    table.insert(left_out, 1, table.remove(list, at).head)
   end
   return left_out
 end
@@ -104,9 +106,10 @@ end
 
 --- A table as lines none of which is wider than `most`. Where the columns are wider together, those
 --- with `wraps` are made narrower, down to so many columns, and go on in lines below; then the one
---- with the highest level is left out (of equals the last), and so on; the first always stays.
+--- with the highest level is left out (of equals the last), and so on. Those of level 0, as the
+--- first one is unless it says otherwise, stay: where they do not fit their words are broken.
 --- @param list table[] a column each: `head`, its heading; `align`, see `layout.padded`; `level`,
----   how unimportant it is, default its place; `wraps`
+---   how unimportant it is, default 0 for the first, 1 for the second and so on; `wraps`
 --- @param rows any[][] of each row what its columns hold; nil is an empty cell
 --- @param most integer columns of the terminal
 --- @param indent? integer blanks before each line

@@ -2,6 +2,7 @@
 --- and TERM=dumb turn off.
 
 local ffi = require 'ffi'
+local layout = require 'moonstill.base.layout'
 
 ffi.cdef 'int isatty(int fd); int ioctl(int fd, unsigned long request, ...);'
 
@@ -29,6 +30,19 @@ end
 --- read with ease.
 --- @return integer
 function M.page() return math.min(M.columns(1), PAGE) end
+
+--- A text for a stream: on a terminal, lines that are too wide are broken between words.
+--- @param stream integer
+--- @param text string without colours
+--- @return string
+function M.wrapped(stream, text)
+  if not M.is_terminal(stream) then return text end
+  local columns = M.columns(stream)
+  return (text:gsub('[^\n]+', function(line)
+    if layout.width(line) <= columns then return line end
+    return table.concat(layout.wrap(line, columns), '\n')
+  end))
+end
 
 --- Whether a stream shows colours.
 --- @param stream integer

@@ -54,7 +54,9 @@ local function hash_of(text)
   return text_of(out[0])
 end
 
-local function say(format, ...) io.stderr:write(printable(format:format(...)), '\n') end
+local function say(format, ...)
+  io.stderr:write(screen.wrapped(2, printable(format:format(...))), '\n')
+end
 
 -- prompts ----------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 --- `moonstill inspect FOLDER`: what a model folder holds, a fact a line.
 local C = require 'moonstill.C'
+local columns = require 'moonstill.base.columns'
 local command = require 'moonstill.prompt.command'
 local message_of = require 'moonstill.prompt.message'
-local printable = require 'moonstill.base.printable'
+local progress = require 'moonstill.base.progress'
 local schema = require 'moonstill.base.schema'
+local screen = require 'moonstill.base.screen'
 
 local M = {}
 
@@ -18,32 +20,57 @@ M.command = { name = 'inspect', usage = 'FOLDER [--weights]', words = { 1, 1 },
 local FACTS = { 'family', 'parameters', 'layers', 'hidden_size', 'intermediate_size', 'heads',
   'kv_heads', 'head_dim', 'vocab', 'context', 'tied', 'dtype' }
 
-local function line(name, value) print(('%-17s %s'):format(name, printable(tostring(value)))) end
+-- How a fact is read: large numbers in short as well.
+local function shown(name, value)
+  if name == 'parameters' and value >= 10000 then
+    return ('%d (%s)'):format(value, progress.count(value))
+  end
+  return tostring(value)
+end
 
-local function describe_tokenizer(ms, folder)
-  if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return line('tokenizer', 'none') end
+local function tokenizer_of(ms, folder)
+  if C.ms_path_kind(folder .. '/tokenizer.json') ~= 1 then return 'none' end
   local ok, tokenizer = pcall(ms.tokenizer.open, folder)
-  if not ok then return line('tokenizer', message_of(tokenizer)) end
-  line('tokenizer', tokenizer:size() .. ' ids')
+  if not ok then return message_of(tokenizer) end
+  local size = tokenizer:size()
   tokenizer:free()
+  return size .. ' ids'
+end
+
+local function facts_of(ms, folder, model)
+  local rows, facts, ends = {}, model:info(), model:ends()
+  for _, name in ipairs(FACTS) do
+    local value = rawget(facts, name)
+    if value ~= nil then rows[#rows + 1] = { name, shown(name, value) } end
+  end
+  rows[#rows + 1] = { 'tokenizer', tokenizer_of(ms, folder) }
+  rows[#rows + 1] = { 'ends', #ends > 0 and table.concat(ends, ' ') or 'none named' }
+  return rows
+end
+
+local function weights_of(model)
+  local rows = {}
+  for name, weight in model:parameters() do
+    local shape = table.concat({ weight:shape() }, ', ')
+    rows[#rows + 1] = { name, weight:dtype(), '[' .. shape .. ']' }
+    weight:free()
+  end
+  return rows
+end
+
+local function print_table(list, rows)
+  local lines = columns.table(list, rows, screen.columns(1))
+  for _, line in ipairs(lines) do print(line) end
 end
 
 local function print_facts(folder, weights)
   local ms = require 'moonstill'
   ms.scope(function(own)
     local model = own(ms.model.open(folder, { dtype = 'stored' }))
-    local facts = model:info()
-    for _, name in ipairs(FACTS) do
-      if rawget(facts, name) ~= nil then line(name, facts[name]) end
-    end
-    describe_tokenizer(ms, folder)
-    local ends = model:ends()
-    line('ends', #ends > 0 and table.concat(ends, ' ') or 'none named')
+    print_table({ {}, { level = 0, wraps = 8 } }, facts_of(ms, folder, model))
     if not weights then return end
     print()
-    for name, weight in model:parameters() do
-      print(('%-48s %s'):format(printable(name), tostring(weight):match '%l+%d* %[.-%]'))
-    end
+    print_table({ {}, { level = 1 }, { level = 0 } }, weights_of(model))
   end)
 end
 

@@ -1,5 +1,8 @@
 --- How long samples are and how much of them is learnt: a table and a histogram, as lines of text.
 
+local columns_of = require 'moonstill.base.columns'
+local layout = require 'moonstill.base.layout'
+
 local M = {}
 
 local MOST = 12 -- bins, about
@@ -94,26 +97,34 @@ function M.histogram(bins, columns)
   return lines
 end
 
-local COLUMNS = { 'min', 'median', 'mean', 'p95', 'max' }
+local KEYS = { 'min', 'median', 'mean', 'p95', 'max' }
+local COLUMNS = { {}, { head = 'min', align = 'right', level = 5 },
+  { head = 'median', align = 'right', level = 1 }, { head = 'mean', align = 'right', level = 4 },
+  { head = 'p95', align = 'right', level = 3 }, { head = 'max', align = 'right', level = 2 } }
 
 local function short(x) return ((x % 1 == 0) and '%d' or '%.1f'):format(x) end
 
-local function table_line(name, s)
-  local cells = {}
-  for i, key in ipairs(COLUMNS) do cells[i] = ('%9s'):format(s and short(s[key]) or key) end
-  return ('%-8s'):format(name) .. table.concat(cells)
+local function row_of(name, s)
+  local row = { name }
+  for i, key in ipairs(KEYS) do row[i + 1] = short(s[key]) end
+  return row
 end
 
---- All that is said of the lengths of samples: at least 54 columns wide.
+--- All that is said of the lengths of samples.
 --- @param tokens integer[] of each sample
 --- @param learnt integer[] how many of these
 --- @param columns integer
 --- @return string[]
 function M.lines(tokens, learnt, columns)
   local all, part = M.summary(tokens), M.summary(learnt)
-  local lines = { table_line('', nil), table_line('tokens', all), table_line('learnt', part), '',
-    ('%s of %d tokens,'):format(#tokens == 1 and '1 sample' or #tokens .. ' samples', all.sum),
-    ('of which %d (%.1f %%) are learnt'):format(part.sum, 100 * part.sum / all.sum), '' }
+  local rows = { row_of('tokens', all), row_of('learnt', part) }
+  local lines = columns_of.table(COLUMNS, rows, columns)
+  lines[#lines + 1] = ''
+  local samples = #tokens == 1 and '1 sample' or #tokens .. ' samples'
+  local sums = ('%s of %d tokens, of which %d (%.1f %%) are learnt'):format(samples, all.sum,
+    part.sum, 100 * part.sum / all.sum)
+  for _, line in ipairs(layout.wrap(sums, columns)) do lines[#lines + 1] = line end
+  lines[#lines + 1] = ''
   for _, line in ipairs(M.histogram(M.bins(tokens, all), columns)) do lines[#lines + 1] = line end
   return lines
 end

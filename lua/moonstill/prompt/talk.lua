@@ -8,6 +8,7 @@ local history = require 'moonstill.prompt.history'
 local message_of = require 'moonstill.prompt.message'
 local models = require 'moonstill.model.model'
 local printable = require 'moonstill.base.printable'
+local progress = require 'moonstill.base.progress'
 local sampling = require 'moonstill.prompt.sampling'
 local schema = require 'moonstill.base.schema'
 local screen = require 'moonstill.base.screen'
@@ -95,14 +96,14 @@ local function new_writer(terminal)
     io.stdout:flush()
   end
   -- What is no answer: beside it at a terminal, on stderr otherwise.
-  function writer.say(text)
+  local function put(text, paint)
     local stream = terminal and io.stdout or io.stderr
-    stream:write(text, '\n')
+    text = screen.wrapped(terminal and 1 or 2, printable(text))
+    stream:write(paint and terminal and paint(text) or text, '\n')
     stream:flush()
   end
-  function writer.note(text)
-    writer.say(terminal and screen.dim(printable(text)) or printable(text))
-  end
+  function writer.say(text) put(text) end
+  function writer.note(text) put(text, screen.dim) end
   return writer
 end
 
@@ -119,7 +120,7 @@ local function answer(talk, text, is_command, halt)
   end)
   writer.finish()
   if words and ok and is_command then
-    writer.say(printable(words))
+    writer.say(words)
   elseif words then
     writer.note(('(%s)'):format(message_of(words)))
   end
@@ -179,8 +180,8 @@ end
 
 local function introduce(talk, folder, drawn)
   local info, note = talk.conversation.model:info(), talk.writer.note
-  note(('%s: %s, %.4g M parameters, context %d'):format(folder, info.family, info.parameters / 1e6,
-    info.context))
+  note(('%s: %s, %s parameters, context %d'):format(folder, info.family,
+    progress.count(info.parameters), info.context))
   if talk.conversation:has_turns() then note('turns are ' .. talk.conversation.chat:describe()) end
   if drawn then note(drawn) end
   note '/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves'
