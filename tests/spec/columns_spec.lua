@@ -39,6 +39,14 @@ describe('columns.table', function()
     assert.same({ 'n' }, out)
   end)
 
+  it('keeps what must stay, and breaks its words where even that is too wide', function()
+    local list = { {}, { level = 1 }, { level = 0 } }
+    local rows = { { 'model.weight', 'f32', '[520, 128]' } }
+    assert.same({ 'model.weight  f32  [520, 128]' }, (columns.table(list, rows, 29)))
+    assert.same({ 'model.weight  [520, 128]' }, (columns.table(list, rows, 28)))
+    assert.same({ 'model.wei  [520,', 'ght        128]' }, (columns.table(list, rows, 20)))
+  end)
+
   it('has no heading where none is given, and may be indented', function()
     assert.same({ '  a  1', '  b  2' }, (columns.table({ {}, {} }, { { 'a', 1 }, { 'b', 2 } }, 80, 2)))
     assert.same({}, (columns.table({ {}, {} }, {}, 80)))

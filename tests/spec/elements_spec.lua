@@ -227,6 +227,14 @@ describe('a tensor', function()
     assert.same({ 0, '0\n' }, { status, out })
   end)
 
+  it('has help for all that it can do, wherever that stands', function()
+    local catalog, methods = require 'moonstill.prompt.catalog', {}
+    for _, entry in ipairs(catalog.methods_of(catalog.kinds().tensor)) do methods[entry.name] = true end
+    for _, name in ipairs { 'write', 'view', 'at', 'set', 'sum', 'max', 'table', 'free' } do
+      assert.is_true(methods[name], name)
+    end
+  end)
+
   it('takes a device as an object or a text, and nothing else', function()
     tools.fails('device expected, got nil', ms.tensor, nil, 3)
     tools.fails('device expected, got number', ms.tensor, 3)

@@ -75,9 +75,8 @@ local function all_flaws()
     for _, field in ipairs(tags.field) do
       if field.meaning == '' then found[#found + 1] = ('%s.%s: no meaning'):format(name, field.name) end
     end
-    for _, entry in ipairs(catalog.methods_of(kind)) do
-      look(entry, entry.class and kind.module or 'base.handle', name)
-    end
+    local methods, modules = catalog.methods_of(kind)
+    for i, entry in ipairs(methods) do look(entry, modules[i], name) end
   end
   return found, count
 end

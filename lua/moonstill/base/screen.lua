@@ -31,15 +31,15 @@ end
 --- @return integer
 function M.page() return math.min(M.columns(1), PAGE) end
 
---- A text for a stream: on a terminal, lines that are too wide are broken between words.
+--- A text for a stream: on a terminal, lines that are too wide are broken between words, but not
+--- at a `layout.TIE`.
 --- @param stream integer
 --- @param text string without colours
 --- @return string
 function M.wrapped(stream, text)
-  if not M.is_terminal(stream) then return text end
-  local columns = M.columns(stream)
+  local columns = M.is_terminal(stream) and M.columns(stream) or math.huge
   return (text:gsub('[^\n]+', function(line)
-    if layout.width(line) <= columns then return line end
+    if layout.width(line) <= columns then return (line:gsub(layout.TIE, ' ')) end
     return table.concat(layout.wrap(line, columns), '\n')
   end))
 end

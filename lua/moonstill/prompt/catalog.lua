@@ -136,7 +136,8 @@ function M.kinds()
   for module, doc in sorted.pairs(M.docs()) do
     local of_users = not module:find '^prompt%.' -- those of the prompt are its own
     for _, class in ipairs(doc.classes) do
-      if of_users and not class.inner then
+      local more = class.text == '' -- of a kind that another module has
+      if of_users and not class.inner and not more then
         found[class.name] = { name = class.name, text = class.text, module = module }
       end
     end
@@ -153,21 +154,30 @@ local function of_handles()
   return list
 end
 
---- The methods of a kind of object, in the order of its source.
+-- Adds the methods of a kind of object that a module's source has.
+local function add_methods(list, modules, kind, module)
+  for _, entry in ipairs(M.docs()[module].functions) do
+    if entry.how == 'method' and entry.class == kind.name and not entry.inner then
+      list[#list + 1], modules[#modules + 1] = entry, module
+    end
+  end
+end
+
+--- The methods of a kind of object, in the order of its source and of others that have more.
 --- @param kind table one of `kinds`
 --- @return table[] entries
+--- @return string[] modules of each
 function M.methods_of(kind)
-  local list = {}
-  for _, entry in ipairs(M.docs()[kind.module].functions) do
-    if entry.how == 'method' and entry.class == kind.name and not entry.inner then
-      list[#list + 1] = entry
-    end
+  local list, modules = {}, {}
+  add_methods(list, modules, kind, kind.module)
+  for module in sorted.pairs(M.docs()) do
+    if module ~= kind.module then add_methods(list, modules, kind, module) end
   end
   require('moonstill.' .. kind.module)
   for _, entry in ipairs(handles.has(kind.name) and of_handles() or {}) do
-    list[#list + 1] = entry
+    list[#list + 1], modules[#modules + 1] = entry, 'base.handle'
   end
-  return list
+  return list, modules
 end
 
 --- The kind of object that a value is, by its name; nil where it is none.

@@ -5,6 +5,7 @@ local chats = require 'moonstill.text.chat'
 local command = require 'moonstill.prompt.command'
 local conversation = require 'moonstill.prompt.conversation'
 local history = require 'moonstill.prompt.history'
+local layout = require 'moonstill.base.layout'
 local message_of = require 'moonstill.prompt.message'
 local models = require 'moonstill.model.model'
 local printable = require 'moonstill.base.printable'
@@ -181,7 +182,7 @@ end
 local function introduce(talk, folder, drawn)
   local info, note = talk.conversation.model:info(), talk.writer.note
   note(('%s: %s, %s parameters, context %d'):format(folder, info.family,
-    progress.count(info.parameters), info.context))
+    progress.count(info.parameters):gsub(' ', layout.TIE), info.context))
   if talk.conversation:has_turns() then note('turns are ' .. talk.conversation.chat:describe()) end
   if drawn then note(drawn) end
   note '/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves'

@@ -6,6 +6,7 @@ local storage = require 'moonstill.tensor.storage'
 
 local M = {}
 
+--- @class ms_tensor
 local methods = storage.kind.methods
 local shape = methods.shape
 local PART = 65536 -- elements that are read at once

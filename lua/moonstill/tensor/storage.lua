@@ -30,6 +30,8 @@ local function element(t, key) return M.element(t, key) end
 local function assign(t, key, value) return M.assign(t, key, value) end
 
 --- A dense array on a device. It owns memory of the core: free it, or make it inside `ms.scope`.
+--- Elements are counted from 1: where there are two axes `t[2][3]` reads one, `t[2][3] = 7` writes
+--- it, `t[2]` is a row, a view of the same memory, and `#t` the number of rows.
 --- @class ms_tensor
 local tensor = handles.kind('tensor', 'ms_tensor', C.ms_tensor_free,
   { length = 'length', element = element, assign = assign })
