@@ -173,7 +173,7 @@ describe('validation', function()
       function run:say(line) lines[#lines + 1] = line end -- luacheck: ignore 212
       local result = run:validate { data = data, teacher = teacher, kd = { on = 'all', target = 'hidden' } }
       assert.same({ 'forward_kl', 'teacher_agree' }, ms.sorted.keys(result))
-      assert.equal(('validation before step 1: forward KL to the teacher %.4f, its top-1 %.1f %%'):format(
+      assert.equal(('validation before step 1: forward KL %.4f to the teacher, agreement %.1f %%'):format(
         result.forward_kl, 100 * result.teacher_agree), lines[1])
       local entry = json.decode(tools.read(run.output .. '/metrics.jsonl'))
       assert.same({ rows = 0, weight = 0 }, entry.terms.ce)
@@ -181,11 +181,12 @@ describe('validation', function()
       data.batch = batch
       function data:fingerprint() return 'other' end -- luacheck: ignore 212
       local whole = run:validate { data = data, teacher = teacher }
-      assert.equal(('validation before step 1: loss %.4f, top-1 %.1f %%, forward KL to the teacher %.4f, its top-1 '
-        .. '%.1f %%'):format(whole.loss, 100 * whole.agree, whole.forward_kl, 100 * whole.teacher_agree), lines[#lines])
+      assert.equal(('validation before step 1: loss %.4f, top-1 %.1f %%, forward KL %.4f to the teacher, '
+        .. 'agreement %.1f %%'):format(whole.loss, 100 * whole.agree, whole.forward_kl, 100 * whole.teacher_agree),
+        lines[#lines])
       local large = run:validate { data = data, teacher = teacher,
         kd = { name = 'large', objective = 'skewed_reverse_kl' } }
-      assert.truthy(lines[#lines]:find((', large (skewed reverse KL) to the teacher %.4f, '):format(large.large), 1,
+      assert.truthy(lines[#lines]:find((', large (skewed reverse KL) %.4f to the teacher, '):format(large.large), 1,
         true), lines[#lines])
       for _, name in ipairs { 'loss', 'ce', 'teacher_agree' } do
         refused("validation: a divergence cannot be called '" .. name, run.validate, run,

@@ -1,7 +1,11 @@
 --- What a run says while it goes: one line that is drawn over on a terminal, a line now and then
 --- elsewhere. Everything goes to stderr, so that a recipe's own output stays clean.
+---
+--- Such a line is a list of parts, each a table: its text; its rank, 1 for what matters most; and
+--- `glue`, what stands before it, by default two blanks.
 
 local C = require 'moonstill.C'
+local layout = require 'moonstill.base.layout'
 local printable = require 'moonstill.base.printable'
 local screen = require 'moonstill.base.screen'
 
@@ -11,7 +15,9 @@ local M = {}
 M.clock = C.ms_clock
 
 local SPARSE = { seconds = 30, share = 0.1 } -- between lines where there is no terminal
+local INDENT = 2                             -- of what goes on in a line below
 local REDRAW = 0.1                           -- seconds between drawings on a terminal
+local RANKS = { count = 1, described = 2, left = 3 }
 
 --- "2h03m", "3m12s", "45s".
 --- @param seconds number
@@ -45,6 +51,46 @@ function M.count(n)
   return ('%.3g%s'):format(n, units[i])
 end
 
+--- A number as it is told: one that is none is "nan", whatever its sign.
+--- @param format string
+--- @param x number
+--- @return string
+function M.number(format, x)
+  return x ~= x and 'nan' or format:format(x)
+end
+
+local function joined(parts)
+  local text = parts[1][1]
+  for i = 2, #parts do text = text .. (parts[i].glue or '  ') .. parts[i][1] end
+  return text
+end
+
+-- The parts without those that matter least; nil where these are all of them.
+local function without_least(parts)
+  local kept, most = {}, 0
+  for _, part in ipairs(parts) do most = math.max(most, part[2]) end
+  for _, part in ipairs(parts) do
+    if part[2] < most then kept[#kept + 1] = part end
+  end
+  return kept[1] and kept
+end
+
+--- A line of parts for so many columns: those that matter least are left out, each as a whole,
+--- until the others fit; parts of equal rank go together. What matters most stays, and is cut where
+--- it alone is too wide.
+--- @param parts table[] see above
+--- @param columns number
+--- @return string
+function M.fit(parts, columns)
+  local line = joined(parts)
+  while layout.width(line) > columns do
+    parts = without_least(parts)
+    if not parts then break end
+    line = joined(parts)
+  end
+  return columns == math.huge and line or layout.cut(line, columns)
+end
+
 local methods = {}
 
 local function erase(self)
@@ -52,19 +98,31 @@ local function erase(self)
   self.drawn = false
 end
 
---- Prints a line of its own.
+--- Prints a line of its own; on a terminal it is broken between words.
 --- @param text string
 function methods:say(text)
   if self.quiet then return end
   erase(self)
-  io.stderr:write(printable(text), '\n')
+  io.stderr:write(screen.wrapped(2, printable(text), INDENT), '\n')
   io.stderr:flush()
 end
 
+--- How wide a line may be: one that wraps could not be drawn over. Where there is no terminal there
+--- is no bound.
+--- @return number
+function methods:columns() return screen.is_terminal(2) and screen.columns(2) - 1 or math.huge end
+
+-- A text or parts as the line that fits.
+local function fitted(self, described)
+  local parts = type(described) == 'string' and { { described, 1 } } or described
+  for _, part in ipairs(parts) do part[1] = printable(part[1]) end
+  return M.fit(parts, self:columns())
+end
+
 --- Draws a line over the one before, on a terminal alone, and no more often than the eye sees. What
---- takes less than a second draws nothing. `describe` makes the text, given the seconds that have
---- passed.
---- @param describe fun(subject: any, seconds: number): string
+--- takes less than a second draws nothing. `describe` makes the text, or its parts, given the
+--- seconds that have passed.
+--- @param describe fun(subject: any, seconds: number): string|table[]
 --- @param subject any
 function methods:draw(describe, subject)
   if self.quiet or not self.tty then return end
@@ -72,7 +130,7 @@ function methods:draw(describe, subject)
   if now - math.max(self.began + 1 - REDRAW, self.last_time or 0) < REDRAW then return end
   self.last_time = now
   erase(self)
-  io.stderr:write(printable(describe(subject, now - self.began)):sub(1, screen.columns(2) - 1))
+  io.stderr:write(fitted(self, describe(subject, now - self.began)))
   io.stderr:flush()
   self.drawn = true
 end
@@ -101,11 +159,20 @@ local function is_due(self, step, total, now)
   return now - self.last_time >= SPARSE.seconds or step - self.last_step >= total * SPARSE.share
 end
 
---- Called after each step. `describe()` makes the text between the count and the remaining time; it
---- is called only when a line is due.
+-- The count, what is described, and the time that is left.
+local function line_of(self, step, total, described, left)
+  local parts = { { ('%s %d/%d'):format(self.word, step, total), RANKS.count } }
+  if type(described) == 'string' then described = { { described, RANKS.described } } end
+  for _, part in ipairs(described) do parts[#parts + 1] = part end
+  if left then parts[#parts + 1] = { 'left ' .. left, RANKS.left } end
+  return fitted(self, parts)
+end
+
+--- Called after each step. `describe()` makes the parts, or the text, between the count (of rank 1)
+--- and the remaining time (of rank 3); it is called only when a line is due.
 --- @param step integer
 --- @param total integer
---- @param describe fun(subject: any): string
+--- @param describe fun(subject: any): string|table[]
 --- @param subject any
 function methods:step(step, total, describe, subject)
   local now = M.clock()
@@ -114,15 +181,10 @@ function methods:step(step, total, describe, subject)
   local last = step == total
   if not last and not is_due(self, step, total, now) then return end
   self.last_time, self.last_step = now, step
-  local text = ('%s %d/%d  %s%s'):format(self.word, step, total,
-    last and '' or 'left ' .. left .. '  ', describe(subject))
-  if not self.tty then
-    io.stderr:write(text, '\n')
-  else
-    erase(self)
-    io.stderr:write(text:sub(1, screen.columns(2) - 1)) -- one that wraps stays
-    self.drawn = true
-  end
+  local line = line_of(self, step, total, describe(subject), not last and left or nil)
+  erase(self)
+  io.stderr:write(line, self.tty and '' or '\n')
+  self.drawn = self.tty
   io.stderr:flush()
 end
 
@@ -138,7 +200,7 @@ local class = { __index = methods }
 --- @param options? { quiet?: boolean, word?: string } word: what is counted, by default "step"
 function M.new(ranks, options)
   return setmetatable({ quiet = options and options.quiet or not ranks.prints,
-    tty = screen.is_terminal(2), began = M.clock(),
+    tty = screen.is_drawn_over(2), began = M.clock(),
     word = options and options.word or 'step' }, class)
 end
 

@@ -9,6 +9,7 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local printable = require 'moonstill.base.printable'
+local screen = require 'moonstill.base.screen'
 
 local M = {}
 
@@ -71,7 +72,7 @@ end
 --- Prints a line on stderr.
 --- @param line string
 function methods:say(line)
-  if self.prints then io.stderr:write(printable(line), '\n') end
+  if self.prints then io.stderr:write(screen.wrapped(2, printable(line), 2), '\n') end
 end
 
 --- This rank's part of a list of micro-batches, of which every rank gets some.

@@ -31,16 +31,25 @@ end
 --- @return integer
 function M.page() return math.min(M.columns(1), PAGE) end
 
+--- Whether what is on a stream can be drawn over: no control character goes anywhere else.
+--- @param stream integer
+--- @return boolean
+function M.is_drawn_over(stream)
+  return M.is_terminal(stream) and os.getenv 'TERM' ~= 'dumb'
+end
+
 --- A text for a stream: on a terminal, lines that are too wide are broken between words, but not
 --- at a `layout.TIE`.
 --- @param stream integer
 --- @param text string without colours
+--- @param indent? integer blanks before what goes on below, default 0
 --- @return string
-function M.wrapped(stream, text)
+function M.wrapped(stream, text, indent)
   local columns = M.is_terminal(stream) and M.columns(stream) or math.huge
+  local lead = (' '):rep(indent or 0)
   return (text:gsub('[^\n]+', function(line)
     if layout.width(line) <= columns then return (line:gsub(layout.TIE, ' ')) end
-    return table.concat(layout.wrap(line, columns), '\n')
+    return table.concat(layout.wrap(line, columns - #lead), '\n' .. lead)
   end))
 end
 

@@ -43,6 +43,7 @@ local sorted = require 'moonstill.base.sorted'
 local soundness = require 'moonstill.train.soundness'
 local steps = require 'moonstill.train.step'
 local strict = require 'moonstill.base.strict'
+local telling = require 'moonstill.run.telling'
 local validation = require 'moonstill.train.validation'
 
 local M = {}
@@ -197,23 +198,6 @@ function methods:steps()
   return next_step, self
 end
 
--- nil when the clock has not moved.
-local function tokens_per_second(step)
-  return step.seconds > 0 and step.tokens / step.seconds or nil
-end
-
-local function describe(step)
-  local parts = { 'no position has a weight' }
-  if not step.tally:empty() then
-    parts[1] = ('loss %.4f = %s'):format(step.loss, step.tally:describe())
-    parts[2] = step.skipped and 'SKIPPED' or ('norm %.2f'):format(step.grad_norm)
-  end
-  table.insert(parts, 2, ('lr %.2e'):format(step.lr))
-  local rate = tokens_per_second(step)
-  parts[#parts + 1] = rate and ('%.0f tok/s'):format(rate)
-  return table.concat(parts, '  ')
-end
-
 --- Appends a line to metrics.jsonl.
 --- @param entry table
 function methods:record(entry)
@@ -229,7 +213,7 @@ function methods:report(step)
     epoch = not self.dataless and state.epoch + state.index / self.plan:count() or nil,
     terms = step.tally:entry(),
     grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
-    seconds = step.seconds, tokens_per_second = tokens_per_second(step) }
+    seconds = step.seconds, tokens_per_second = telling.rate(step) }
   if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured
   for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
   self:record(entry)
@@ -237,7 +221,7 @@ function methods:report(step)
     self.activations = self.student:info().memory.activations
     self:say('activations: ' .. progress.bytes(self.activations))
   end
-  self.progress:step(state.step, state.total, describe, step)
+  self.progress:step(state.step, state.total, telling.step, step)
 end
 
 --- Prints a line, above the progress line where there is one.
@@ -269,17 +253,6 @@ function methods:checkpoint()
   self:close()
   error(('run: %s, which a checkpoint cannot hold; step %d is saved without it in %s')
     :format(unfit, state.step, self:checkpoint_path(state.step)), 0)
-end
-
-local function memory_line(run)
-  local info = run.student:info()
-  local parts = {}
-  for _, name in ipairs { 'weights', 'gradients' } do
-    parts[#parts + 1] = ('%s %s'):format(name, progress.bytes(info.memory[name]))
-  end
-  return ('%s, %s parameters, %d steps; memory: %s; optimizer %s'):format(info.family,
-    progress.count(info.parameters), run.state.total, table.concat(parts, ', '),
-    progress.bytes(run.optimizer:bytes(run.student)))
 end
 
 local function open_schedules(run, given)
@@ -360,7 +333,7 @@ local function start(run)
   if run.finished then return end
   preflight.check(run)
   departures.say(run)
-  run:say(memory_line(run))
+  run:say(telling.size(run))
 end
 
 -- A recipe's configuration as a table of which any key may be asked.

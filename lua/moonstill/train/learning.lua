@@ -84,7 +84,7 @@ end
 function M.check_skips(run, tally)
   local state = run.state
   if state.skips < run.max_skips then return end
-  local what = ('the gradient was not finite in %d steps in a row, up to step %d, whose loss is %s')
+  local what = ('the gradient was not finite in %d steps in a row, up to step %d: %s')
     :format(state.skips, state.step, tally:describe())
   if learnt(state) == 0 then
     fail(run, '%s; nothing was learnt before them. Look at %s', what, advice(state))

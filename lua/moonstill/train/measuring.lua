@@ -173,20 +173,32 @@ function M.in_words(objective)
   return (objective:gsub('_', ' '):gsub('%a+', WORDS))
 end
 
---- The parts of the line that tells a result, the most important one first.
+-- What a line calls the divergence: "forward KL", "large (forward KL)".
+local function words_of(how)
+  local words = M.in_words(how.objective)
+  return how.name == how.objective and words or ('%s (%s)'):format(how.name, words)
+end
+
+--- A result as parts of a line, see `progress`.
+--- @param what string what the line begins with
 --- @param result ms_validation
 --- @param how? table see `divergence`
---- @return string[]
-function M.parts(result, how)
-  local parts = {}
-  local function add(format, value) parts[#parts + 1] = value and format:format(value) end
-  add('loss %.4f', result.loss)
-  add('top-1 %.1f %%', result.agree and 100 * result.agree)
-  if how then
-    local words = M.in_words(how.objective)
-    if how.name ~= how.objective then words = ('%s (%s)'):format(how.name, words) end
-    add(words:gsub('%%', '%%%%') .. ' to the teacher %.4f', result[how.name])
-    add('its top-1 %.1f %%', result.teacher_agree and 100 * result.teacher_agree)
+--- @return table[]
+function M.parts(what, result, how)
+  local parts = { { what .. ':', 1 } }
+  local function add(format, value, rank, glue)
+    if not value then return end
+    glue = glue or #parts == 1 and ' ' or ', '
+    parts[#parts + 1] = { progress.number(format, value), rank, glue = glue }
+  end
+  add('loss %.4f', result.loss, 2)
+  add('top-1 %.1f %%', result.agree and 100 * result.agree, 4)
+  local divergence = how and result[how.name]
+  if divergence then
+    local words = words_of(how)
+    add('%s', ('%s %s'):format(words, progress.number('%.4f', divergence)), 3)
+    add('%s', 'to the teacher', 5, ' ')
+    add('agreement %.1f %%', 100 * result.teacher_agree, 6)
   end
   return parts
 end

@@ -5,6 +5,7 @@
 
 local fail = require 'moonstill.base.fail'
 local metrics = require 'moonstill.run.metrics'
+local progress = require 'moonstill.base.progress'
 local result = require 'moonstill.loss.result'
 local sorted = require 'moonstill.base.sorted'
 
@@ -179,24 +180,40 @@ function methods:entry()
   return entry
 end
 
-local function describe_term(name, t, alone)
-  if not (t.sums.weight > 0) then return name .. ' of no positions' end
-  local mean = ('%s %.4f'):format(name, t.sums.value / t.sums.weight)
-  if t.least ~= t.most then -- no one factor gives what it adds to the loss
-    return ('%.4f (%s, weights %.2f to %.2f)'):format(t.share / t.sums.weight, mean, t.least,
-      t.most)
+-- The weight of a term as it is told: nil where it is 1, and was whenever it was asked before.
+local function weight_text(self, name, t)
+  if t.least ~= t.most then
+    self.weighted[name] = true
+    return ('x %.2g to %.2g'):format(t.least, t.most)
   end
-  return alone and t.most == 1 and mean or ('%.2f %s'):format(t.most, mean)
+  self.weighted[name] = self.weighted[name] or t.most ~= 1
+  return self.weighted[name] and ('x %.2g'):format(t.most) or nil
 end
 
---- The loss as a sum: "0.30 ce 2.1034 + 0.70 kd 0.4011"; a single term of weight 1 is "ce 2.1034".
---- A term whose weight changed says what it adds: "0.1234 (kd 0.4011, weights 0.00 to 1.00)".
---- @return string
-function methods:describe()
+--- The terms as parts of a line, see `progress`: each one's mean, and the weight that it had, or
+--- had from .. to in this step: "ce 2.1034", "x 0.3", "kd 0.4011", "x 0 to 0.7".
+--- @param rank integer of the means, of which the first matters most
+--- @param weight_rank integer of the weights
+--- @return table[]
+function methods:parts(rank, weight_rank)
   local parts = {}
-  for name, t in each(self) do parts[#parts + 1] = describe_term(name, t, #self.names == 1) end
-  return table.concat(parts, ' + ')
+  for name, t in each(self) do
+    rank = rank + 0.01
+    if not (t.sums.weight > 0) then
+      parts[#parts + 1] = { name .. ' of no positions', rank }
+    else
+      local mean = progress.number('%.4f', t.sums.value / t.sums.weight)
+      parts[#parts + 1] = { ('%s %s'):format(name, mean), rank }
+      local factor = weight_text(self, name, t)
+      if factor then parts[#parts + 1] = { factor, weight_rank, glue = ' ' } end
+    end
+  end
+  return parts
 end
+
+--- The terms and their weights: "ce 2.1034 x 0.3  kd 0.4011 x 0.7".
+--- @return string
+function methods:describe() return progress.fit(self:parts(1, 1), math.huge) end
 
 local function sum_term(t, ranks)
   local fields, numbers = result.fields_of[t.kind], { t.share }
@@ -216,7 +233,7 @@ local class = { __index = methods }
 
 --- @param ranks ms_ranks whose calls are added up
 function M.new(ranks)
-  local self = setmetatable({ ranks = ranks }, class)
+  local self = setmetatable({ ranks = ranks, weighted = {} }, class) -- weights that are told
   self:clear()
   return self
 end

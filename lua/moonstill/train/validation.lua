@@ -9,6 +9,7 @@ local json = require 'moonstill.base.json'
 local measuring = require 'moonstill.train.measuring'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
+local progress = require 'moonstill.base.progress'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -82,8 +83,8 @@ local function measure(run, options, how, stop)
   if not result then return nil end
   run:record { step = run.state.step, kind = 'validation', loss = metrics.number(result.loss),
     terms = entry }
-  local said = table.concat(measuring.parts(result, how), ', ')
-  run:say(('validation %s: %s'):format(place(run), said))
+  local parts = measuring.parts(('validation %s'):format(place(run)), result, how)
+  run:say(progress.fit(parts, run.progress:columns()))
   return result
 end
 
