@@ -125,16 +125,11 @@ local function train(work, folder, model, data, plan, teacher, distil)
     beta2 = 0.95 }
   local run = ms.run.open({ output = folder, seed = work.seed, epochs = 0, max_steps = plan.steps,
     resume = cfg.resume ~= false and 'auto', batch = { tokens = plan.tokens,
-    micro_tokens = plan.tokens }, optim = optim,
+    micro_tokens = plan.tokens }, optim = optim, validate = math.ceil(plan.steps / 10),
     checkpoint = { every = math.ceil(plan.steps / 4), keep = 1 } }, { student = model, data = data,
-    carry = work.tokenizer, schedules = { lr = ms.schedule.cosine(optim) } })
-  local function validate() run:validate { data = work.valid, teacher = teacher } end
-  if run.state.step == 0 then validate() end
-  for step in run:steps() do
-    learn(step, model, distil and teacher)
-    if step:every(math.ceil(plan.steps / 10)) then validate() end
-  end
-  validate()
+    carry = work.tokenizer, schedules = { lr = ms.schedule.of(optim) },
+    validation = { data = work.valid, teacher = teacher } })
+  for step in run:steps() do learn(step, model, distil and teacher) end
   run:finish()
 end
 

@@ -117,7 +117,7 @@ describe('recipes/quickstart.lua', function()
       assert.equal(want, status, err)
       assert.falsy(out:find 'What to do next')
       if signal ~= 9 then
-        tools.says(('interrupted after step %d of 10, which is saved: the same command'):format(step), err)
+        tools.says(('after step %d of 10, which is saved: the same command goes on from there'):format(step), err)
       end
     end
     tools.says({ 'stage 1 of 3: the teacher, which is trained already', 'stage 2 of 3: the SFT student, which' }, out)
@@ -151,6 +151,10 @@ describe('recipes/quickstart.lua', function()
     files = list(other)
     assert.truthy(files:find('./out/quickstart-smoke.old/sft/student/model.safetensors', 1, true))
     assert.falsy(files:find 'checkpoints.old')
+    ok, _, errors = command(other, root .. '/tests/programs/interrupt.lua', 'teacher', 2, 2, recipe, '--smoke',
+      'resume=false')
+    assert.equal(130, ok)
+    tools.says('the same command with resume=auto goes on from there', errors)
   end)
 
   it('writes nothing into a folder that holds something else', function()

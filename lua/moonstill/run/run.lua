@@ -159,6 +159,14 @@ local function begin_step(run)
   return step
 end
 
+-- The command that goes on where this run was stopped; a `resume` that begins anew, or elsewhere,
+-- would do that again.
+local function going_on(run)
+  local resume = run.cfg.resume
+  if resume == nil or resume == true or resume == 'auto' then return 'the same command' end
+  return 'the same command with resume=auto'
+end
+
 local function after_step(run)
   local state = run.state
   -- weights that give no sound loss are not worth keeping
@@ -170,8 +178,8 @@ local function after_step(run)
   run:close()
   exit(128 + signal, state.step == 0
     and 'interrupted before the first step: the same command begins anew'
-    or ('interrupted after step %d of %d, which is saved: the same command goes on from there')
-      :format(state.step, state.total))
+    or ('interrupted after step %d of %d, which is saved: %s goes on from there')
+      :format(state.step, state.total, going_on(run)))
 end
 
 local function next_step(run)
