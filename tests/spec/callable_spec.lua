@@ -77,6 +77,27 @@ describe('what is no argument', function()
     end
   end
 
+  it('of the objects that a run is given is an error in words', function()
+    local folder, all = tools.folder(), values()
+    local student = ms.model.create(models.config { vocab_size = 300 }, 1, { train = true })
+    local function open(options)
+      options.quiet = true
+      ms.run({ output = folder .. '/out', max_steps = 1, optim = { lr = 1e-3 } }, options):close()
+    end
+    for i = 2, all.n do
+      local where = described(all[i])
+      for name, options in pairs { student = { student = all[i] }, data = { student = student, data = all[i] },
+        ['validation: data'] = { student = student, validation = { data = all[i] } },
+        ['validation: teacher'] = { student = student, validation = { teacher = all[i] } },
+        validation = { student = student, validation = type(all[i]) ~= 'table' and all[i] or 1 } } do
+        local ok, why = pcall(open, options)
+        assert.is_false(ok, name .. ' ' .. where)
+        in_our_words(why, name .. ' ' .. where)
+        assert.truthy(why:find('run.open: ' .. name, 1, true) or why:find 'used after', why)
+      end
+    end
+  end)
+
   it('of a tensor is an error in words', function()
     ms.scope(function(own)
       local t = own(ms.tensor('cpu', { { 1, 2 }, { 3, 4 } }))

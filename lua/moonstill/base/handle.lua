@@ -110,6 +110,23 @@ function M.has(what) return kinds[what] ~= nil end
 --- @return boolean
 function M.is(what, x) return kinds[what] ~= nil and ffi.istype(kinds[what].type, x) end
 
+--- An error unless a value is an object of a kind: a handle that is not freed, one of
+--- `strict.class`, or a table of somebody's own with a method that tells it.
+--- @param what string what errors begin with
+--- @param name string of the argument or option
+--- @param x any
+--- @param kind string
+--- @param method? string of objects that may take the place of the kind's own
+function M.object(what, name, x, kind, method)
+  local of = strict.what(x)
+  if of == kind then return end
+  if method and not of and type(x) == 'table' and type(x[method]) == 'function' then return end
+  if not M.is(kind, x) then
+    fail('%s: %s is a %s, expected a %s', what, name, of or M.what(x), kind)
+  end
+  kinds[kind].pointer(x)
+end
+
 --- The core's pointer of a handle.
 --- @param what string its kind
 --- @param x any

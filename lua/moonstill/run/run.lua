@@ -25,6 +25,7 @@ local departures = require 'moonstill.run.departures'
 local fail = require 'moonstill.base.fail'
 local finished = require 'moonstill.run.finished'
 local folder = require 'moonstill.run.folder'
+local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
 local no_data = require 'moonstill.data.none'
@@ -366,8 +367,11 @@ function M.open(cfg, options)
   local taken = schema.take('run.open', M.options, check.table('run.open', 'cfg', cfg))
   cfg = plain(cfg)
   options = options_of.known('run.open', OPTIONS, options)
-  if not options.student then fail 'run.open: student is needed' end
-  if options.validation then validation.check('run.open: validation', options.validation) end
+  if options.student == nil then fail 'run.open: student is needed' end
+  handles.object('run.open', 'student', options.student, 'model')
+  local data = options.data
+  if data ~= nil then handles.object('run.open', 'data', data, 'dataset', 'steps') end
+  if options.validation ~= nil then validation.check('run.open: validation', options.validation) end
   if type(cfg.output) ~= 'string' or cfg.output == '' then
     fail('run.open: cfg.output must name a folder')
   end

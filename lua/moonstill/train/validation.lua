@@ -5,6 +5,7 @@
 --- of the last such measurement, so that none is made twice, nor left out where a run was stopped
 --- before it.
 local C = require 'moonstill.C'
+local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local measuring = require 'moonstill.train.measuring'
 local metrics = require 'moonstill.run.metrics'
@@ -92,7 +93,12 @@ end
 --- @param what string what errors begin with
 --- @param options? table
 --- @return table
-function M.check(what, options) return options_of.known(what, VALIDATION, options) end
+function M.check(what, options)
+  local o = options_of.known(what, VALIDATION, options)
+  if o.data ~= nil then handles.object(what, 'data', o.data, 'dataset', 'steps') end
+  if o.teacher ~= nil then handles.object(what, 'teacher', o.teacher, 'model') end
+  return o
+end
 
 -- The result, known or measured; nil when it was stopped.
 local function result_of(run, options, stop)
