@@ -145,7 +145,9 @@ end
 
 local function add_function(entry, module, kind)
   local tags, name = docstrings.tags(entry.text), catalog.public_name(module)
-  add('#### `%s`\n', catalog.signature(entry, module, kind))
+  local signature, also = catalog.signature(entry, module, kind)
+  add('#### `%s`\n', signature)
+  if also then add('Also `%s`.\n', also) end
   add_text(tags.text)
   for _, param in ipairs(tags.param) do
     local meaning = meaning_of(param, name)

@@ -213,6 +213,7 @@ end
 --- @param module string
 --- @param kind? string of the object whose method it is
 --- @return string
+--- @return string? also by its name in the module, where that is what a call of the module is
 function M.signature(entry, module, kind)
   local arguments = M.arguments(entry)
   if entry.how == 'method' then
@@ -225,9 +226,11 @@ function M.signature(entry, module, kind)
   end
   local name = M.public_name(module)
   local holder = name and 'ms.' .. name or 'moonstill.' .. module
+  if entry.how == 'local' then return holder .. arguments end
   local _, called = M.call_of(package.loaded['moonstill.' .. module])
-  if entry.how == 'local' or called == entry.name then return holder .. arguments end
-  return ('%s.%s%s'):format(holder, entry.name, arguments)
+  local full = ('%s.%s%s'):format(holder, entry.name, arguments)
+  if called == entry.name then return holder .. arguments, full end
+  return full
 end
 
 return M

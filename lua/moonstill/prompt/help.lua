@@ -116,7 +116,9 @@ end
 
 local function write_function(entry, module, kind)
   local tags, name = docstrings.tags(entry.text), catalog.public_name(module)
-  say(catalog.signature(entry, module, kind))
+  local signature, also = catalog.signature(entry, module, kind)
+  say(signature)
+  if also then say(also) end
   write_filled(tags.text)
   local rows = rows_of(tags, name)
   if #rows > 0 then io.write '\n' end
@@ -130,7 +132,7 @@ end
 
 local function write_list(list, module, kind)
   for _, entry in ipairs(list) do
-    say(catalog.signature(entry, module, kind))
+    say((catalog.signature(entry, module, kind)))
     write_filled(first_sentence(entry.text), 4)
   end
 end
