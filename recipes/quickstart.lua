@@ -259,7 +259,7 @@ end
 local function tell_result(trial, entries, valid)
   local path = trial:path 'curves.svg'
   ms.plot.write(path, ms.comparison.curves(entries))
-  say('\n' .. ms.comparison.sketch(entries, width))
+  say('\n' .. ms.comparison.sketch(entries))
   say(ms.comparison.table(entries, width) .. '\n')
   tell('Validation loss: cross entropy of the held-out answers, in nats a token. KL to the '
     .. 'teacher: how far what a student finds likely is from what the teacher does. Exact: the '

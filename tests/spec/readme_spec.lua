@@ -34,8 +34,19 @@ describe('the tour', function()
     assert.is_true(tonumber(ce) > 0 and tonumber(ce) < 7 and tonumber(kl) > 0 and tonumber(kl) < 7)
     assert.truthy(model:find('in 2 layers', 1, true))
     for _, name in ipairs { 'model.safetensors', 'tokenizer.json', 'generation_config.json' } do
-      assert.truthy(tools.exists(place .. '/out/small/' .. name))
+      assert.truthy(tools.exists(place .. '/out/shrunk/' .. name))
     end
+  end)
+
+  it('is gone on with by the command that distils, whose student learns', function()
+    local words = assert(tools.read 'README.md':match '\n    moonstill (recipes/distill%.lua recipes[^\n]+\n.-)\n\n')
+    words = words:gsub('recipes/', root .. '/%0'):gsub('\\\n', ' ')
+    status, _, err = tools.run(('cd %s && OMP_NUM_THREADS=1 %s %s'):format(place, tools.quote(program), words))
+    assert.equal(0, status, err)
+    local before = err:match 'validation before step 1: loss ([%d.]+)'
+    local after = err:match '.*validation after step %d+: loss ([%d.]+)'
+    assert.is_true(tonumber(after) < tonumber(before), err)
+    assert.truthy(tools.exists(place .. '/out/small/student/model.safetensors'))
   end)
 
   it('of the prompt\'s help runs as well', function()

@@ -42,7 +42,7 @@ of your own:
   b = data:batch { 1, 2, 3 }
   r = s:evaluate(b, { ms.ce(), ms.kd(m:targets(b)) })
   r[2].value / r[2].weight
-  s:save "out/small"
+  s:save "out/shrunk"
 ]]
 
 local function say(line) io.write(line, '\n') end

@@ -165,16 +165,13 @@ function M.curves(entries)
     panel_of(entries, 'kl', 'KL to the teacher') }
 end
 
---- The validation loss as lines of text.
+--- The validation loss as lines of text for stdout.
 --- @param entries table[]
---- @param width integer
 --- @return string
-function M.sketch(entries, width)
+function M.sketch(entries)
   check_entries(entries)
-  check_width(width)
-  local panel = panel_of(entries, 'loss', nil)
-  return 'Validation loss, nats per token:\n'
-    .. plot.sketch(panel, { columns = math.max(10, math.min(64, width - 16)), rows = 12 })
+  local panel = panel_of(entries, 'loss', 'Validation loss, nats per token')
+  return plot.sketch(panel, { rows = 12 })
 end
 
 -- who is better ----------------------------------------------------------------------------------
