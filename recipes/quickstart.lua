@@ -277,8 +277,8 @@ local function tell_next()
   local program, place = ms.trial.program(), arg[0]:gsub('[^/]*$', '')
   say '\nWhat to do next:'
   for _, line in ipairs { { ('chat %s/distilled/student'):format(cfg.output), 'ask it a problem' },
-    { place .. 'distill.lua --help', 'distil a model of your own' },
-    { '', 'the prompt: README has a tour' } } do
+    { place .. 'distill.lua --help', 'distil your own model' },
+    { '', 'the prompt, see README' } } do
     local words = ('  %s %s'):format(program, line[1]):gsub(' $', '')
     local all = ('%-54s  # %s'):format(words, line[2])
     say(#all <= width and all or words)
