@@ -159,7 +159,7 @@ for _, spec in ipairs(tools.devices) do
     it('of tables that are none are errors with their place', function()
       local fails = tools.fails
       local function make(...) return ms.tensor(device, ...) end
-      fails('tensor: [2] has 1 elements, and the first one there 2', make, { { 1, 2 }, { 3 } })
+      fails('tensor: [2] has 1 element, and the first one there 2', make, { { 1, 2 }, { 3 } })
       fails('tensor: [2][1] has 2 elements, and the first one there 1', make, { { { 1 } }, { { 1, 2 } } })
       fails('tensor: [2] is a number, and the first one there a table', make, { { 1 }, 2 })
       fails('tensor: [2] is a table, not a number', make, { 1, { 2 } })

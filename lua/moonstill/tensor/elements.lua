@@ -232,7 +232,8 @@ local function append(list, x, sizes, axis, where)
   end
   local first, size = extent(x)
   if size ~= sizes[axis] then
-    fail('tensor: %s has %d elements, and the first one there %d', name, size, sizes[axis])
+    fail('tensor: %s has %d element%s, and the first one there %d', name, size,
+      size == 1 and '' or 's', sizes[axis])
   end
   for i = first, first + size - 1 do
     append(list, x[i], sizes, axis + 1, ('%s[%d]'):format(where, i))
