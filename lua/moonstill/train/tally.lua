@@ -167,6 +167,21 @@ local function add_divergence(said, t, mean)
   said.temperature = t.meaning.temperature ~= 1 and t.meaning.temperature or nil
 end
 
+--- The mean of each term that adds to the loss, for who follows it over steps: its name, and a key
+--- that changes with the objective.
+--- @return { name: string, key: string, mean: number }[]
+function methods:judged()
+  local list = {}
+  for name, t in each(self) do
+    if t.share ~= 0 and t.sums.weight > 0 then
+      local objective = t.meaning.objective
+      list[#list + 1] = { name = name, mean = t.sums.value / t.sums.weight,
+        key = objective and ('%s (%s)'):format(name, objective) or name }
+    end
+  end
+  return list
+end
+
 --- What metrics.jsonl says of each term.
 function methods:entry()
   local entry = {}
