@@ -2,6 +2,7 @@
  * on a terminal that is dumb, lines as they come. */
 #include "prompt.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <histedit.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -128,7 +130,7 @@ static unsigned char complete(EditLine *e, int key) {
   lua_State *L = reading;
   int top = lua_gettop(L);
   unsigned char done = CC_ERROR;
-  if (is_waiting()) return el_insertstr(e, "\t") ? CC_ERROR : CC_REFRESH;
+  if (completer == LUA_NOREF || is_waiting()) return el_insertstr(e, "\t") ? CC_ERROR : CC_REFRESH;
   if (ask_completer(L, el_line(e))) {
     const char *text = lua_tostring(L, -2), *list = lua_tostring(L, -1);
     int back = (int)lua_tointeger(L, -3);
@@ -138,7 +140,8 @@ static unsigned char complete(EditLine *e, int key) {
     if (list) {
       printf("\n%s\n", list);
       fflush(stdout);
-      done = CC_REDISPLAY;
+      el_set(e, EL_REFRESH); /* from here on: CC_REDISPLAY would begin rows above, on the list */
+      done = CC_NORM;
     }
   }
   lua_settop(L, top);
@@ -151,6 +154,28 @@ static int prompt_complete(lua_State *L) {
   luaL_unref(L, LUA_REGISTRYINDEX, completer);
   completer = luaL_ref(L, LUA_REGISTRYINDEX);
   return 0;
+}
+
+enum { MOST_FILES = 10000 };
+
+static int is_folder(DIR *folder, const struct dirent *entry) {
+  struct stat info;
+  if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) return entry->d_type == DT_DIR;
+  return !fstatat(dirfd(folder), entry->d_name, &info, 0) && S_ISDIR(info.st_mode);
+}
+
+static int prompt_files(lua_State *L) {
+  DIR *folder = opendir(luaL_checkstring(L, 1));
+  lua_newtable(L);
+  if (!folder) return 1;
+  int n = 0;
+  for (struct dirent *e; n < MOST_FILES && (e = readdir(folder));) {
+    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+    lua_pushfstring(L, is_folder(folder, e) ? "%s/" : "%s", e->d_name);
+    lua_rawseti(L, -2, ++n);
+  }
+  closedir(folder);
+  return 1;
 }
 
 /* lines ---------------------------------------------------------------------------------------- */
@@ -189,7 +214,7 @@ static int open_editor(void) {
   el_set(editor, EL_ADDFN, "ms-complete", "Complete a name", complete);
   el_set(editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
   el_set(editor, EL_BIND, "\\e[200~", "ms-paste", NULL);
-  if (completer != LUA_NOREF) el_set(editor, EL_BIND, "^I", "ms-complete", NULL);
+  el_set(editor, EL_BIND, "^I", "ms-complete", NULL);
   el_set(editor, EL_GETCFN, read_character);
   el_source(editor, NULL); /* the user's .editrc */
   return 1;
@@ -289,10 +314,14 @@ static int prompt_interactive(lua_State *L) {
 }
 
 void ms_prompt_push(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"interactive", prompt_interactive}, {"read", prompt_read},   {"complete", prompt_complete},
-      {"history", prompt_history},         {"call", ms_calls_call}, {NULL, NULL}};
-  lua_createtable(L, 0, 6);
+  static const luaL_Reg functions[] = {{"interactive", prompt_interactive},
+                                       {"read", prompt_read},
+                                       {"complete", prompt_complete},
+                                       {"files", prompt_files},
+                                       {"history", prompt_history},
+                                       {"call", ms_calls_call},
+                                       {NULL, NULL}};
+  lua_createtable(L, 0, 7);
   luaL_register(L, NULL, functions);
   lua_pushfstring(L, "libedit %d.%d", LIBEDIT_MAJOR, LIBEDIT_MINOR);
   lua_setfield(L, -2, "version");

@@ -11,6 +11,8 @@
  *                        of input; false and what was typed after Ctrl-C
  *   complete(f)          Tab calls f(before, after), what stands before and after the cursor: how many
  *                        characters before it go, a text in their place, and a text to show, or nil
+ *   files(folder)        a list of what is in it, in no order, folders with a slash behind them; empty
+ *                        where it cannot be read
  *   history(path)        reads that file and adds every line entered from now on
  *   call(handler, f, ...) see calls.h
  *   version              of the line editor

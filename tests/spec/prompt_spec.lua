@@ -57,6 +57,37 @@ describe('the prompt on a terminal', function()
     it_is:keys '\27[200~"a\tä" .. \27[201~"b"\n' -- within a line, which then goes on
     it_is:wait '\r\na\täb\r\n> '
   end)
+  it('completes with Tab, and lists what there is', function()
+    it_is:keys 'ms.model.shr\t'
+    it_is:wait 'ink' -- the line is not drawn anew
+    it_is:keys '(m, { la\t'
+    it_is:wait 'yers = '
+    it_is:interrupt()
+    it_is:wait '\n> '
+    it_is:keys 'ms.kd.o'
+    it_is:wait 'ms.kd.o'
+    it_is:keys '\t'
+    it_is:wait 'objectives  options\r\n'
+    it_is:wait '> ms.kd.o'
+    it_is:keys 'pt\t'
+    it_is:wait 'ions'
+    it_is:keys '.k.default\n'
+    it_is:wait '\r\n64\r\n> '
+    it_is:keys 'x = "tests/supp\t'
+    it_is:wait 'ort/'
+    it_is:keys '"; x\n'
+    it_is:wait '\r\ntests/support/\r\n> '
+  end)
+  it('completes no tab that was pasted, and moves in where a line is blank', function()
+    it_is:keys '#"\27[200~pri\tx\27[201~"\n'
+    it_is:wait '\r\n5\r\n> '
+    it_is:keys 'if true then pri\tnt "tab" end\n' -- all at once: there is more to be read behind the tab
+    tools.says("'=' expected near 'nt'", it_is:wait '\n> ')
+    it_is:keys 'if true then\n'
+    it_is:wait '>> '
+    it_is:keys '\t'
+    assert.truthy(it_is:type('print(2) end'):find('\n2\r', 1, true))
+  end)
   it('goes on in the next line', function()
     it_is:keys 'for i = 1, 2 do\n'
     it_is:wait '>> '
@@ -126,12 +157,11 @@ describe('the prompt on a terminal that is dumb', function()
   it('writes no control characters, and does all else', function()
     local it_is = open(tools.folder(), 'TERM=dumb')
     local seen = it_is:wait '> '
-    seen = seen .. it_is:type '1 +\n"4"'
-    it_is:keys 'x = {\n'
-    seen = seen .. it_is:wait '>> '
-    it_is:keys '\3'
-    seen = seen .. it_is:wait '\n> ' .. it_is:type 'error "no"'
-    tools.says({ '>> 5\r', 'prompt:1: no' }, seen)
+    for _, keys in ipairs { '1 +\n', '"4"\n', 'x = {\n', '\3', 'error "no"\n' } do
+      it_is:keys(keys)
+      seen = seen .. it_is:wait '> '
+    end
+    tools.says({ '>> "4"\r\n5\r\n> ', 'prompt:1: no' }, seen)
     assert.is_nil(seen:find '[%z\1-\8\11\12\14-\31\127]')
     it_is:keys '\4'
     assert.equal(0, it_is:finish())

@@ -83,8 +83,9 @@ function session:interrupt()
   self:keys '\3'
 end
 
---- A line typed, and what is printed until the next prompt.
+--- A line typed at the prompt of the line editor, and what is printed until the next prompt.
 function session:type(line)
+  await_editor(self)
   self:keys(line .. '\n')
   return self:wait '\n> '
 end

@@ -52,13 +52,26 @@ local function bare_call(text)
   return f and rawget(_G, name) == f and function() return f() end
 end
 
+local pending = '' -- the lines before this one of a text that is not whole
+
+-- What Tab does: in a line that goes on and is blank as yet, it moves in.
+local function on_tab(files)
+  return function(before, after)
+    if pending ~= '' and not before:find '%S' then return 0, '  ' end
+    local complete = require 'moonstill.prompt.complete'
+    return complete.complete(pending .. before, after, files, screen.columns(1))
+  end
+end
+
 -- The next whole chunk: a function, or nil and why not, and its text; false where the input ends.
 local function read_chunk(read)
+  pending = ''
   local text = read '> '
   if text == nil then return false end
   while text do
     local chunk, why, unfinished = chunk_of.compile(text)
     if chunk or not unfinished then return bare_call(text) or chunk, why, text end
+    pending = text .. '\n'
     local line = read '>> '
     if line == nil then return nil, why, text end -- the input ends within a statement
     text = line and text .. '\n' .. line
@@ -91,6 +104,7 @@ function M.run(prompt)
   local talk = prompt.interactive()
   local read = talk and history.lines(prompt, 'moonstill_history') or lines_of_file()
   ms, own.help = require 'moonstill', help
+  if talk then prompt.complete(on_tab(prompt.files)) end
   for name, value in sorted.pairs(own) do _G[name] = value end
   if talk then print('moonstill ' .. ms._VERSION .. ', ' .. jit.version .. '. help() helps.') end
   local failed = false

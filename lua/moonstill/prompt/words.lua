@@ -3,13 +3,18 @@
 
 local M = {}
 
-local KEYWORDS = {}
+--- What may not be a name.
+M.KEYWORDS = {}
 for word in ([[and break do else elseif end false for function goto if in local nil not or repeat
-  return then true until while]]):gmatch '%S+' do KEYWORDS[word] = true end
+  return then true until while]]):gmatch '%S+' do table.insert(M.KEYWORDS, word) end
 
-local OPENS = { ['('] = true, ['['] = true, ['{'] = true, ['function'] = true, ['do'] = true,
+local is_keyword = {}
+for _, word in ipairs(M.KEYWORDS) do is_keyword[word] = true end
+
+--- What brackets and blocks begin and end with.
+M.OPENS = { ['('] = true, ['['] = true, ['{'] = true, ['function'] = true, ['do'] = true,
   ['if'] = true, ['repeat'] = true }
-local CLOSES = { [')'] = true, [']'] = true, ['}'] = true, ['end'] = true, ['until'] = true }
+M.CLOSES = { [')'] = true, [']'] = true, ['}'] = true, ['end'] = true, ['until'] = true }
 
 --- @class ms_word
 --- @field kind string 'name', 'keyword', 'number', 'string', 'comment' or 'sign'
@@ -68,7 +73,7 @@ local function word_at(text, at)
   to = number_end(text, at)
   if to then return 'number', to end
   local name = text:match('^[%a_\128-\255][%w_\128-\255]*', at)
-  if name then return KEYWORDS[name] and 'keyword' or 'name', at + #name - 1 end
+  if name then return is_keyword[name] and 'keyword' or 'name', at + #name - 1 end
   for _, sign in ipairs(SIGNS) do
     local _, last = text:find(sign, at)
     if last then return 'sign', last end
@@ -84,9 +89,9 @@ function M.of(text)
     local kind, to, open = word_at(text, at)
     local word = { kind = kind, text = text:sub(at, to), from = at, to = to, open = open }
     local bare = kind == 'sign' or kind == 'keyword'
-    if bare and CLOSES[word.text] then depth = math.max(0, depth - 1) end
+    if bare and M.CLOSES[word.text] then depth = math.max(0, depth - 1) end
     word.depth = depth
-    if bare and OPENS[word.text] then depth = depth + 1 end
+    if bare and M.OPENS[word.text] then depth = depth + 1 end
     list[#list + 1] = word
     at = text:find('%S', to + 1)
   end
