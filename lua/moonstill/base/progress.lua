@@ -93,6 +93,8 @@ end
 
 local methods = {}
 
+local drawn -- whose line was drawn last
+
 local function erase(self)
   if self.drawn then io.stderr:write '\r\27[K' end
   self.drawn = false
@@ -132,7 +134,7 @@ function methods:draw(describe, subject)
   erase(self)
   io.stderr:write(fitted(self, describe(subject, now - self.began)))
   io.stderr:flush()
-  self.drawn = true
+  self.drawn, drawn = true, self
 end
 
 --- Erases what is drawn.
@@ -184,7 +186,7 @@ function methods:step(step, total, describe, subject)
   local line = line_of(self, step, total, describe(subject), not last and left or nil)
   erase(self)
   io.stderr:write(line, self.tty and '' or '\n')
-  self.drawn = self.tty
+  self.drawn, drawn = self.tty, self
   io.stderr:flush()
 end
 
@@ -192,6 +194,11 @@ end
 function methods:finish()
   if self.drawn then io.stderr:write '\n' end
   self.drawn = false
+end
+
+--- Leaves standing what is drawn, whoever drew it: something else is to be written.
+function M.settle()
+  if drawn then drawn:finish() end
 end
 
 local class = { __index = methods }

@@ -12,7 +12,8 @@ local sorted = require 'moonstill.base.sorted'
 
 local HELP = [[
 An expression is printed, a statement is run; an unfinished line goes on in the
-next one. Ctrl-C gives up a line, or stops what runs; exit or Ctrl-D leaves.
+next one. Tab completes. Ctrl-C gives up a line, or stops what runs.
+exit or Ctrl-D leaves.
 
   help(ms.model)          a module: what it has
   help(m)                 a model, a batch, a run, a result, ..: what it can do

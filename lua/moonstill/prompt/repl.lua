@@ -29,7 +29,14 @@ local function complain(why)
   return false
 end
 
+-- A run that has stopped may have left a line that is drawn over.
+local function settle()
+  local progress = package.loaded['moonstill.base.progress']
+  if progress then progress.settle() end
+end
+
 local function print_results(ok, ...)
+  settle()
   if not ok then return complain((...)) end
   local columns, texts = screen.columns(1), {}
   for i = 1, select('#', ...) do
