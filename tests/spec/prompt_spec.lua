@@ -134,7 +134,7 @@ describe('the prompt on a terminal', function()
     it_is:wait '\n> '
     it_is:type 'progress = require "moonstill.base.progress".new({ prints = true })' -- which a run may leave drawn
     it_is:keys 'progress:step(1, 2, function() return "half" end)\n'
-    it_is:wait 'half\r\n> '
+    it_is:wait 'half  left ?\r\n> '
     it_is:keys 'print "go" while true do end\n' -- the run watches no more
     it_is:wait '\ngo\r\n'
     it_is:keys '\3'
