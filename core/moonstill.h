@@ -72,9 +72,11 @@ enum { MS_DOC_NULL = 0, MS_DOC_FALSE, MS_DOC_TRUE, MS_DOC_NUMBER, MS_DOC_STRING,
 /* An array is followed by its `count` elements; an object by its `count` members, each a key (a string
  * node) and a value. A number that is written as an integer and fits 64 bits is MS_DOC_INTEGER: its
  * exact value is `integer`, and `number` the nearest double. `text` has no terminator and lives as long
- * as the document; `line` is 1-based. */
+ * as the document; `line` and `column` are 1-based, and known of YAML (a column of at most 65535). */
 typedef struct ms_node {
-  int32_t kind, line;
+  int16_t kind;
+  uint16_t column;
+  int32_t line;
   union { int64_t count, integer; };
   const char *text;
   int64_t bytes;

@@ -38,7 +38,7 @@ void ms_doc_free(ms_doc *doc) {
 }
 
 /* Room for one more node; its index is in *at, since the list may move. */
-static ms_status add_node(ms_doc *doc, int kind, int line, int64_t *at) {
+static ms_status add_node(ms_doc *doc, int kind, int64_t *at) {
   if (doc->count == doc->room) {
     void *p = doc->node;
     int64_t room = doc->room ? 2 * doc->room : 64;
@@ -49,8 +49,7 @@ static ms_status add_node(ms_doc *doc, int kind, int line, int64_t *at) {
   }
   ms_node *n = &doc->node[doc->count];
   memset(n, 0, sizeof *n);
-  n->kind = kind;
-  n->line = line;
+  n->kind = (int16_t)kind;
   *at = doc->count++;
   return MS_OK;
 }
@@ -59,7 +58,7 @@ static ms_status add_node(ms_doc *doc, int kind, int line, int64_t *at) {
 
 static ms_status add_text(ms_doc *doc, const char *text, size_t bytes) {
   int64_t at;
-  MS_TRY(add_node(doc, MS_DOC_STRING, 0, &at));
+  MS_TRY(add_node(doc, MS_DOC_STRING, &at));
   doc->node[at].text = text;
   doc->node[at].bytes = (int64_t)bytes;
   return MS_OK;
@@ -77,7 +76,7 @@ static ms_status add_json(ms_doc *doc, json_t *value) {
 
   if (json_is_string(value))
     return add_text(doc, json_string_value(value), json_string_length(value));
-  MS_TRY(add_node(doc, kinds[json_typeof(value)], 0, &at));
+  MS_TRY(add_node(doc, kinds[json_typeof(value)], &at));
   if (json_is_number(value)) {
     doc->node[at].number = json_number_value(value);
     if (json_is_integer(value)) doc->node[at].integer = json_integer_value(value);
@@ -141,11 +140,12 @@ typedef struct anchor {
 typedef struct map_key {
   const char *text;
   int64_t bytes;
-  int line;
+  int line, column;
 } map_key;
 
 typedef struct reader {
-  const char *name;
+  const char *name, *text;
+  size_t bytes;
   yaml_parser_t parser;
   ms_doc *doc;
   locale_t locale; /* "C": strtod must not ask the user's */
@@ -158,20 +158,81 @@ typedef struct reader {
 
 static int line_of(const yaml_mark_t *mark) { return (int)mark->line + 1; }
 
+static ms_status fail_at(const reader *r, const yaml_mark_t *mark, const char *what) {
+  return MS_FAIL(MS_EIO, "%s: line %d, column %zu: %s", r->name, line_of(mark), mark->column + 1,
+                 what);
+}
+
+/* A node that begins at a mark. */
+static ms_status add_node_at(reader *r, int kind, const yaml_mark_t *mark, int64_t *at) {
+  MS_TRY(add_node(r->doc, kind, at));
+  r->doc->node[*at].line = line_of(mark);
+  r->doc->node[*at].column = (uint16_t)(mark->column < 65535 ? mark->column + 1 : 65535);
+  return MS_OK;
+}
+
+/* The text of a line, counted from 0, and its length. */
+static const char *text_of_line(const reader *r, size_t line, size_t *bytes) {
+  const char *at = r->text, *end = r->text + r->bytes, *stop;
+  for (; line && (stop = memchr(at, '\n', (size_t)(end - at))); line--) at = stop + 1;
+  stop = memchr(at, '\n', (size_t)(end - at));
+  *bytes = line ? 0 : (size_t)((stop ? stop : end) - at);
+  return at;
+}
+
+/* Whether a tab stands where blanks belong: before a line's text, or where libyaml stopped. */
+static int has_tab(const reader *r, const yaml_mark_t *mark) {
+  size_t bytes, i = 0;
+  const char *line = text_of_line(r, mark->line, &bytes);
+  while (i < bytes && line[i] == ' ') i++;
+  return (i < bytes && line[i] == '\t') || (mark->column < bytes && line[mark->column] == '\t');
+}
+
+/* The place behind the colon of a line "key:value", without the blank that makes a key of it; 0. */
+static size_t lacks_blank(const reader *r, size_t number) {
+  static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+  size_t bytes, i = 0, first;
+  const char *line = text_of_line(r, number, &bytes);
+  while (i < bytes && line[i] == ' ') i++;
+  for (first = i; i < bytes && line[i] && strchr(letters, line[i]);) i++;
+  int lacks = i > first && i + 1 < bytes && line[i] == ':' && !strchr(" \t\r/", line[i + 1]);
+  return lacks ? i + 1 : 0;
+}
+
+/* What people write that is no YAML, in words that say what to do; MS_OK where it is nothing known. */
+static ms_status name_slip(const reader *r) {
+  const yaml_parser_t *p = &r->parser;
+  const yaml_mark_t *mark = &p->problem_mark;
+  if (p->context && strstr(p->context, "quoted scalar") && strstr(p->problem, "unexpected"))
+    return fail_at(r, &p->context_mark, "the quote that begins here is not closed");
+  if (has_tab(r, mark)) return fail_at(r, mark, "a tab: YAML is indented with blanks alone");
+  for (size_t line = mark->line + 1, tries = 0; line-- && tries < 2; tries++)
+    if (lacks_blank(r, line)) {
+      yaml_mark_t at = {.line = line, .column = lacks_blank(r, line)};
+      return fail_at(r, &at, "a blank belongs behind the colon of a key: value");
+    }
+  if (p->context && strstr(p->context, "flow"))
+    return fail_at(r, &p->context_mark,
+                   "the bracket that begins here is not closed, or its content is not separated "
+                   "by commas");
+  if (strstr(p->problem, "mapping values are not allowed"))
+    return fail_at(
+        r, mark,
+        "a colon where no key is: a value that holds ': ' is put in quotes, and the keys "
+        "of a table begin in one column");
+  return MS_OK;
+}
+
 static ms_status fail_parse(const reader *r) {
   const yaml_parser_t *p = &r->parser;
   const char *problem = p->problem ? p->problem : "cannot be read";
   if (p->error == YAML_MEMORY_ERROR) return MS_FAIL(MS_ENOMEM, "%s: no memory", r->name);
   if (p->error == YAML_READER_ERROR)
     return MS_FAIL(MS_EIO, "%s: byte %zu: %s", r->name, p->problem_offset, problem);
+  if (p->problem) MS_TRY(name_slip(r));
   return MS_FAIL(MS_EIO, "%s: line %d, column %zu: %s%s%s", r->name, line_of(&p->problem_mark),
                  p->problem_mark.column + 1, problem, p->context ? " " : "",
                  p->context ? p->context : "");
-}
-
-static ms_status fail_at(const reader *r, const yaml_mark_t *mark, const char *what) {
-  return MS_FAIL(MS_EIO, "%s: line %d, column %zu: %s", r->name, line_of(mark), mark->column + 1,
-                 what);
 }
 
 static ms_status next_event(reader *r, yaml_event_t *e) {
@@ -294,7 +355,7 @@ static ms_status check_tag(const reader *r, const yaml_event_t *e, const char *t
 static ms_status add_scalar(reader *r, const yaml_event_t *e) {
   const char *tag = (const char *)e->data.scalar.tag;
   int64_t at;
-  MS_TRY(add_node(r->doc, MS_DOC_STRING, line_of(&e->start_mark), &at));
+  MS_TRY(add_node_at(r, MS_DOC_STRING, &e->start_mark, &at));
   ms_node *n = &r->doc->node[at];
   MS_TRY(keep_text(r, e, n));
   if (tag && (!strcmp(tag, "!") || !strcmp(tag, YAML_STR_TAG))) return MS_OK;
@@ -329,7 +390,7 @@ static ms_status add_alias(reader *r, const yaml_event_t *e) {
   if (i < 0) return fail_at(r, &e->start_mark, "alias of an anchor that is not there");
   if (!r->anchors[i].end) return fail_at(r, &e->start_mark, "alias inside its own anchor");
   for (int64_t from = r->anchors[i].first, at; from < r->anchors[i].end; from++) {
-    MS_TRY(add_node(r->doc, 0, 0, &at));
+    MS_TRY(add_node(r->doc, 0, &at));
     r->doc->node[at] = r->doc->node[from];
     r->aliased += r->doc->node[at].bytes;
     if (at >= YAML_MAX_NODES)
@@ -357,9 +418,11 @@ static ms_status close_keys(reader *r, int64_t base) {
   if (n > 1) qsort(k, (size_t)n, sizeof *k, compare_keys);
   for (int64_t i = 1; i < n; i++)
     if (k[i].bytes == k[i - 1].bytes && !memcmp(k[i].text, k[i - 1].text, (size_t)k[i].bytes))
-      return MS_FAIL(MS_EIO, "%s: line %d: duplicate key '%.*s' (first on line %d)", r->name,
-                     k[i].line, (int)(k[i].bytes < 100 ? k[i].bytes : 100), k[i].text,
-                     k[i - 1].line);
+      return MS_FAIL(MS_EIO,
+                     "%s: line %d, column %d: duplicate key '%.*s' (first on line %d): one of them "
+                     "has to go",
+                     r->name, k[i].line, k[i].column, (int)(k[i].bytes < 100 ? k[i].bytes : 100),
+                     k[i].text, k[i - 1].line);
   return MS_OK;
 }
 
@@ -371,7 +434,7 @@ static ms_status push_key(reader *r, const ms_node *n) {
     r->keys = p;
     r->key_room = 2 * r->key_room + 16;
   }
-  r->keys[r->key_count++] = (map_key){n->text, n->bytes, n->line};
+  r->keys[r->key_count++] = (map_key){n->text, n->bytes, n->line, n->column};
   return MS_OK;
 }
 
@@ -385,7 +448,7 @@ static ms_status add_key(reader *r, const yaml_event_t *e) {
     if (!strcmp(s, "<<")) return fail_at(r, &e->start_mark, "merge keys (<<) are not read");
     if (!*s) return fail_at(r, &e->start_mark, "empty key");
   }
-  MS_TRY(add_node(r->doc, MS_DOC_STRING, line_of(&e->start_mark), &at));
+  MS_TRY(add_node_at(r, MS_DOC_STRING, &e->start_mark, &at));
   MS_TRY(keep_text(r, e, &r->doc->node[at]));
   return push_key(r, &r->doc->node[at]);
 }
@@ -416,7 +479,7 @@ static ms_status add_collection(reader *r, const yaml_event_t *e, int depth) {
   const char *tag = (const char *)(map ? e->data.mapping_start.tag : e->data.sequence_start.tag);
   int64_t at, count, base = r->key_count;
   if (depth >= YAML_MAX_DEPTH) return fail_at(r, &e->start_mark, "nested more than 100 deep");
-  MS_TRY(add_node(r->doc, map ? MS_DOC_OBJECT : MS_DOC_ARRAY, line_of(&e->start_mark), &at));
+  MS_TRY(add_node_at(r, map ? MS_DOC_OBJECT : MS_DOC_ARRAY, &e->start_mark, &at));
   if (tag) MS_TRY(check_tag(r, e, tag, &r->doc->node[at]));
   MS_TRY(add_children(r, map, depth + 1, &count));
   r->doc->node[at].count = count;
@@ -458,7 +521,7 @@ static ms_status read_stream(reader *r) {
     if (e.type == YAML_DOCUMENT_START_EVENT && documents++)
       st = fail_at(r, &e.start_mark, "a second document");
     else if (done && !documents)
-      st = add_node(r->doc, MS_DOC_NULL, 1, &at);
+      st = add_node(r->doc, MS_DOC_NULL, &at);
     else if (!done && e.type != YAML_STREAM_START_EVENT && e.type != YAML_DOCUMENT_START_EVENT &&
              e.type != YAML_DOCUMENT_END_EVENT)
       st = add_value(r, &e, 0);
@@ -484,7 +547,7 @@ static ms_status parse_yaml(reader *r, const char *text, size_t bytes) {
 }
 
 ms_status ms_doc_parse_yaml(const char *name, const char *text, int64_t bytes, ms_doc **out) {
-  reader r = {.name = name};
+  reader r = {.name = name, .text = text, .bytes = (size_t)bytes};
   void *p;
   *out = NULL;
   if (bytes < 0 || bytes > YAML_MAX_BYTES)

@@ -27,8 +27,6 @@ static void choose(void) {
   if (best == 1) chosen = &ms_cpu_ops_avx2;
   if (best == 2) chosen = &ms_cpu_ops_avx512;
 #endif
-  if (cap && *cap && strcmp(cap, "portable") && strcmp(cap, "avx2") && strcmp(cap, "avx512"))
-    ms_cpu_host->log(MS_LOG_WARNING, "MS_CPU=%s is not avx512, avx2 or portable: ignored", cap);
   ms_cpu_host->log(MS_LOG_INFO, "kernels: %s", chosen->name);
 }
 
@@ -40,7 +38,11 @@ const ms_ops *ms_cpu_backend(const ms_host *host) {
 
 int ms_cpu_devices(void) { return 1; }
 ms_status ms_cpu_stream_open(int device, ms_stream **out) {
+  const char *cap = getenv("MS_CPU");
   *out = NULL;
+  MS_REQUIRE(
+      !cap || !*cap || !strcmp(cap, "portable") || !strcmp(cap, "avx2") || !strcmp(cap, "avx512"),
+      "MS_CPU=%s: there are avx512, avx2 and portable", cap);
   return MS_OK;
 }
 void ms_cpu_stream_close(ms_stream *s) {}

@@ -1296,4 +1296,12 @@ return {
     new = 'if (s->row[r] >= batch->segment_start[segment + 1]) segment = 0;' },
   { name = 'parts: what is told of each row is taken from the chunks', file = 'core/loss/workspace.c',
     specs = { 'parts' }, old = 'ms_cut(NULL, &budget, each_bytes(c));', new = ';' },
+  { name = 'a tab of YAML is not named', file = 'core/base/doc.c', specs = { 'doc' },
+    old = 'if (has_tab(r, mark)) return', new = 'if (0) return' },
+  { name = 'a quote is open where the file ends', file = 'core/base/doc.c', specs = { 'doc' },
+    old = 'return fail_at(r, &p->context_mark, "the quote', new = 'return fail_at(r, mark, "the quote' },
+  { name = 'no threads are a number of them', file = 'lua/moonstill/prompt/environment.lua', specs = { 'cli' },
+    old = 'if not n or tonumber(n) < 1 then', new = 'if not n then' },
+  { name = 'keys of a configuration have no place', file = 'lua/moonstill/run/config.lua', specs = { 'config' },
+    old = 'return line and (\'%s: line %d, column %d\')', new = 'return false and (\'%s: line %d, column %d\')' },
 }

@@ -83,15 +83,61 @@ describe('the command line', function()
     assert.equal(0, (tools.run(program .. ' ' .. tools.quote(path) .. ' ' .. out .. ' 2>&-')))
     assert.equal('', tools.read(out))
   end)
-  it('warns on stderr, tells more when it is asked to, and can be told to be quiet', function()
+  it('tells more when it is asked to', function()
     local code = tools.quote 'require "moonstill.tensor.device".open("cpu")'
     local function err(environment)
       return select(3, tools.run(('%s %s -e %s'):format(environment, program, code)))
     end
-    assert.equal('moonstill: warning: MS_CPU=x is not avx512, avx2 or portable: ignored\n', err 'MS_CPU=x')
-    assert.equal('', err 'MS_CPU=x MS_LOG=none')
     assert.equal('', err 'MS_CPU=')
     assert.equal('moonstill: kernels: cpu/portable\n', err 'MS_CPU=portable MS_LOG=info')
+    assert.equal('', err 'MS_CPU=portable MS_LOG=none')
+  end)
+  it('refuses values that environment variables cannot have, with status 2', function()
+    local function said(variables, rest)
+      local status, out, err = tools.run(('%s %s %s </dev/null'):format(variables, program, rest or "-e 'print(1)'"))
+      return status == 2 and out == '' and err:match '^.-moonstill: (.-)\nTry: moonstill %-%-help\n$' or status .. out
+    end
+    assert.equal('MS_CPU=bogus: there are avx512, avx2, portable', said 'MS_CPU=bogus')
+    assert.equal("MS_CPU=avx51: there are avx512, avx2, portable; did you mean 'avx512'?", said 'MS_CPU=avx51')
+    assert.equal('MS_CPU=bogus: there are avx512, avx2, portable', said('MS_CPU=bogus', ''))
+    assert.equal("MS_LOG=infos: there are info, none; did you mean 'info'?", said 'MS_LOG=infos')
+    for _, value in ipairs { 'bogus', '0', '-1', '2,x', '1.5' } do
+      local want = 'OMP_NUM_THREADS=%s is no number of threads, from 1 on; without it all cores are used'
+      assert.equal(want:format(value), said('OMP_NUM_THREADS=' .. value))
+    end
+    for _, fine in ipairs { 'MS_CPU=', 'MS_CPU=portable', 'MS_LOG=', 'MS_LOG=none', 'OMP_NUM_THREADS=2',
+      'OMP_NUM_THREADS=2,1', 'OMP_NUM_THREADS=' } do assert.equal('01\n', said(fine)) end
+    assert.equal(0, (tools.run('MS_CPU=bogus ' .. program .. ' --help')))
+    local _, _, err = tools.run "MS_CPU=x luajit -e 'require [[moonstill]].device.open [[cpu]]'" -- a program of its own
+    tools.says('(command line):1: MS_CPU=x: there are avx512, avx2 and portable', err)
+  end)
+  it('says what a path is that is no recipe, and which command takes it', function()
+    local place = tools.folder()
+    local function said(name, text)
+      if text then tools.write(place .. '/' .. name, text) end
+      local status, out, err = moonstill(place .. '/' .. name)
+      assert.same({ 2, '' }, { status, out })
+      return (err:gsub(place:gsub('%p', '%%%0'), 'P'):match '^moonstill: (.-)\nTry: moonstill %-%-help\n$')
+    end
+    assert.equal('P/a.yaml is a configuration, which stands behind a recipe: moonstill RECIPE.lua P/a.yaml',
+      said('a.yaml', 'a: 1\n'))
+    tools.write(place .. '/a.lua', '')
+    local own = 'P/a.yaml is a configuration, which stands behind a recipe: moonstill P/a.lua P/a.yaml'
+    assert.equal(own, said 'a.yaml')
+    for _, name in ipairs { 'd.jsonl', 'd.json', 'd.csv', 'd.txt', 'd.jsonl.gz' } do
+      assert.equal(('P/%s is data: moonstill data show P/%s model=FOLDER shows it as it is learnt; a recipe takes it as '
+        .. 'data.train=P/%s'):format(name, name, name), said(name, '{}'))
+    end
+    assert.equal('P/x.safetensors holds weights: give the folder of the model to a command, as in moonstill chat P',
+      said('x.safetensors', ('\0'):rep(16)))
+    assert.truthy(said('x.gguf', 'GGUF\3\0\0\0'):find 'GGUF')
+    assert.equal('P/ is a folder, and no model is in it (config.json); a recipe is a .lua file', said '')
+    tools.write(place .. '/config.json', '{}')
+    assert.equal('P/ is the folder of a model: moonstill chat P/ talks to it, moonstill inspect P/ says what it is, '
+      .. 'moonstill eval P/ DATA how good', said '')
+    -- what may be a recipe is one, whatever its name
+    local status, out = moonstill(tools.write(place .. '/recipe', 'print "mine"'))
+    assert.same({ 0, 'mine\n' }, { status, out })
   end)
   it('fails where what it prints cannot be written', function()
     for _, words in ipairs { "-e 'print(1)'", '--version', 'recipes/sft.lua --help' } do

@@ -59,7 +59,8 @@ describe('ms.config', function()
       said('optim.schedule=constant', 'optim.decay=3', 'optim.final=0.1'))
     assert.equal(note('validate', 'data.valid is not given'), said 'validate=5')
     local file = tools.write(folder .. '/some.yaml', 'kd: {k: 3}\n')
-    assert.equal(("note: %s: 'kd.k' is not used: kd.target is logits\n"):format(file), said(file, 'kd.target=logits'))
+    assert.equal(("note: %s: line 1, column 6: 'kd.k' is not used: kd.target is logits\n"):format(file),
+      said(file, 'kd.target=logits'))
   end)
 
   it('merges files and arguments, later ones over earlier ones', function()
@@ -110,7 +111,7 @@ describe('ms.config', function()
     fails("no option 'temperature'; did you mean 'kd.temperature'?", 'temperature=1')
     fails("did you mean 'epochs'?", 'epohcs=1')
     fails("no option 'zzzzzzzz'", 'zzzzzzzz=1')
-    fails("config.yaml: no option 'kd.objektive'; did you mean 'kd.objective'?",
+    fails("config.yaml: line 1, column 6: no option 'kd.objektive'; did you mean 'kd.objective'?",
       yaml 'kd: {objektive: x}')
   end)
 
@@ -172,7 +173,37 @@ describe('ms.config', function()
     fails('is text in UTF-16', yaml '\255\254e\0p\0:\0001\0')
     fails('unknown option --smok', '--smok')
     fails('no --smoke size', '--smoke')
-    fails('line 2: duplicate key', yaml 'epochs: 1\nepochs: 2\n')
+    fails('line 2, column 1: duplicate key', yaml 'epochs: 1\nepochs: 2\n')
+  end)
+
+  it('says how what was meant is written', function()
+    tools.fails("--smokee (arguments are YAML files, key=value, --help, --smoke); did you mean '--smoke'?", ms.config,
+      schema(), { args = { '--smokee' }, smoke = {} })
+    fails("; did you mean '--help'?", '--hepl')
+    fails("unknown option --epochs=2 (arguments are YAML files, key=value, --help); write epochs=VALUE, without blanks",
+      '--epochs=2')
+    fails('write epochs=VALUE, without blanks', '--epochs', '2')
+    fails('write max_steps=VALUE, without blanks', '--max-steps', '2')
+    fails('write kd.temperature=VALUE, without blanks', '--kd.temperature=2')
+    fails("; did you mean 'kd.temperature'?", '--kd.temprature=2')
+    fails('epochs: no such file (arguments are YAML files and key=value); write epochs=VALUE, without blanks', 'epochs',
+      '=2')
+    fails("command line: 'epochs' has no value; write epochs=VALUE, without blanks", 'epochs=', '2')
+    fails('=2: no such file (arguments are YAML files and key=value); write KEY=VALUE, without blanks', '=2')
+    tools.refused('nothing.txt: no such file %(arguments are YAML files and key=value%)$', read, 'nothing.txt')
+  end)
+
+  it('says where in a file something is wrong', function()
+    fails("config.yaml: line 2, column 1: no option 'epohcs'; did you mean 'epochs'?", yaml 'rows: [1]\nepohcs: 1\n')
+    fails("config.yaml: line 3, column 3: 'kd.temperature' must be", yaml 'rows: [1]\nkd:\n  temperature: x\n')
+    fails("config.yaml: line 1, column 1: 'kd' must be a table of keys, not k:3; a blank belongs behind the colon",
+      yaml 'kd:\n  k:3\n')
+    fails('config.yaml: all of it must be a table of keys, not epochs:3; a blank belongs behind the colon',
+      yaml 'epochs:3\n')
+    tools.refused('config.yaml: all of it must be a table of keys, not http://x$', read, yaml 'http://x\n')
+    fails("config.yaml: line 1, column 1: 'resume': yes: no such file or folder; did you mean 'true'?",
+      yaml('resume: yes\nstudent: ' .. here .. '\n'))
+    fails("line 1, column 1: 'flag' must be boolean, not Off; did you mean 'false'?", yaml 'flag: Off\n')
   end)
 
   it('takes a smoke size, which arguments overrule', function()

@@ -61,10 +61,9 @@ d:
   end)
 
   it('refuses what it does not read, with the place', function()
-    fails('a: 1\nb: 2\na: 3\n', "line 3: duplicate key 'a' (first on line 1)")
-    fails('a: [1, 2\n', 'line 2')
+    fails('a: 1\nb: {x: 1}\na: 3\n', "line 3, column 1: duplicate key 'a' (first on line 1)")
+    fails('a: {x: 1, y: 2, x: 3}', "line 1, column 17: duplicate key 'x'")
     fails('a: 1\n b: 2\n', 'line 2')
-    fails('\tx: 1', 'line 1')
     fails('a: *x', 'not there')
     fails('a: &x [*x]', 'inside its own anchor')
     fails('<<: {a: 1}', 'merge keys')
@@ -76,6 +75,36 @@ d:
     fails('9007199254740993000', '2^53')
     fails('a: \255', 'byte 3')
     fails(('['):rep(200) .. (']'):rep(200), 'nested')
+  end)
+
+  it('names the slips that are made most often, with the place and what to do', function()
+    local TAB = 'a tab: YAML is indented with blanks alone'
+    fails('a:\n\tb: 1\n', 'line 2, column 1: ' .. TAB)
+    fails('a:\n  b: 1\n  \tc: 2\n', 'line 3, column 3: ' .. TAB)
+    fails('\tx: 1', 'line 1, column 1: ' .. TAB)
+    fails('a: 1\n\n# \tno\nb:\n    c: 2\n\t  d: 3', 'line 6, column 1: ' .. TAB)
+    local BLANK = 'a blank belongs behind the colon of a key: value'
+    fails('epochs:2\nb: 3\n', 'line 1, column 8: ' .. BLANK)
+    fails('b: 3\nepochs:2\n', 'line 2, column 8: ' .. BLANK)
+    fails('a:\n  x: 1\n  kd.k:3\n', 'line 3, column 8: ' .. BLANK)
+    fails('a: "x\nb: 2\n', 'line 1, column 4: the quote that begins here is not closed')
+    fails("a: 1\nb: 'x\n", 'line 2, column 4: the quote that begins here is not closed')
+    fails('a: [1, 2\n', 'line 1, column 4: the bracket that begins here is not closed')
+    fails('x: 1\na: {b: 1, c: 2\nd: 3\n', 'line 2, column 4: the bracket that begins here is not closed')
+    fails('a: b: c\n', 'line 1, column 5: a colon where no key is: a value that holds \': \' is put in quotes')
+    fails('\xEF\xBB\xBFa:\n\tb: 1', 'line 2') -- behind a byte order mark
+    -- what is none of them
+    assert.same({ a = 'x:y', b = 'http://c', c = 'a\tb' }, json.decode_yaml 'a: x:y\nb: http://c\nc: a\tb\n')
+  end)
+
+  it('knows where the keys of a file are', function()
+    local path = tools.write(tools.folder() .. '/a.yaml', 'a: 1\nb:\n  - {x: 1, "y z": 2}\n  - 3\nc:\n  d: [1]\n')
+    local t = json.read_yaml(path)
+    local function at(of, key) return { json.place(of, key) } end
+    assert.same({ { 1, 1 }, { 2, 1 }, { 5, 1 }, {} }, { at(t, 'a'), at(t, 'b'), at(t, 'c'), at(t, 'x') })
+    assert.same({ { 3, 6 }, { 3, 12 }, { 6, 3 } }, { at(t.b[1], 'x'), at(t.b[1], 'y z'), at(t.c, 'd') })
+    assert.same({ a = 1, b = { { x = 1, ['y z'] = 2 }, 3 }, c = { d = { 1 } } }, t)
+    assert.same({}, at(json.decode_yaml 'a: 1', 'a'))
   end)
 
   it('bounds what aliases may grow to', function()

@@ -126,6 +126,29 @@ end
 
 local build_ordered
 
+-- By object of YAML, where its keys are: line and column.
+local places = setmetatable({}, { __mode = 'k' })
+
+-- As `build`, and remembers where keys are.
+local function build_placed(nodes, i)
+  local kind, count = nodes[i].kind, tonumber(nodes[i].count)
+  if kind ~= ARRAY and kind ~= OBJECT then return build(nodes, i) end
+  local t, at = {}, {}
+  i = i + 1
+  for k = 1, count do
+    local key = k
+    if kind == OBJECT then
+      key, at[ffi.string(nodes[i].text, nodes[i].bytes)] =
+        ffi.string(nodes[i].text, nodes[i].bytes), { nodes[i].line, nodes[i].column }
+      i = i + 1
+    end
+    t[key], i = build_placed(nodes, i)
+  end
+  if kind == ARRAY then return setmetatable(t, array_type), i end
+  places[t] = at
+  return t, i
+end
+
 local function ordered_array(nodes, i, count)
   local t, side = {}, nil
   for k = 1, count do
@@ -286,10 +309,20 @@ function M.read(path, options)
   return decode_file(C.ms_doc_parse_json, path, builder_of(options))
 end
 
---- The value of a YAML file.
+--- The value of a YAML file. `json.place` knows where its keys are.
 --- @param path string
 --- @return any
-function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path) end
+function M.read_yaml(path) return decode_file(C.ms_doc_parse_yaml, path, build_placed) end
+
+--- Where a key of an object stands that was read from a YAML file; nil where that is not known.
+--- @param t table
+--- @param key string
+--- @return integer? line
+--- @return integer? column
+function M.place(t, key)
+  local at = places[t] and places[t][key]
+  if at then return at[1], at[2] end
+end
 
 -- lines ------------------------------------------------------------------------------------------
 

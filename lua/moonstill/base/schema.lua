@@ -153,6 +153,18 @@ function M.shown(value)
   return ('"%s" in quotes, which is a text'):format(value)
 end
 
+-- What other YAML than 1.2's core schema takes for true and false.
+local BOOLEANS = { yes = 'true', on = 'true', y = 'true', no = 'false', off = 'false', n = 'false' }
+
+--- What to write in the place of a value that was meant to be true or false, or nil.
+--- @param option ms_option
+--- @param value any
+--- @return string?
+function M.meant_boolean(option, value)
+  local word = type(value) == 'string' and BOOLEANS[value:lower()]
+  return word and M.kind_of(option, true) and word or nil
+end
+
 --- What is wrong with a value: "'k' must be integer >= 1, not 0"; nil where nothing is.
 --- @param key string
 --- @param option ms_option
@@ -162,8 +174,9 @@ function M.refused(key, option, value)
   if M.kind_of(option, value) then return nil end
   local near = type(value) == 'string' and option.values
     and options.nearest(value, words_of(option.values))
+  local meant = M.meant_boolean(option, value) or near
   return ("'%s' must be %s, not %s%s"):format(key, M.kind_text(option, value), M.shown(value),
-    near and ("; did you mean '%s'?"):format(near) or '')
+    meant and ("; did you mean '%s'?"):format(meant) or '')
 end
 
 -- tables of options ------------------------------------------------------------------------------

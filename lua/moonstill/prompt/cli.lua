@@ -60,6 +60,8 @@ local function hint(word)
 end
 
 local function run_recipe(path)
+  local other = require 'moonstill.prompt.mistaken'.instead(path)
+  if other then return misuse(('%s %s'):format(path, other)) end
   local file, absent = io.open(path, 'rb')
   if not file then return misuse(('no recipe: %s%s'):format(absent, hint(path))) end
   file:close()
@@ -111,12 +113,17 @@ local function set_globals()
   rawset(coroutine, 'wrap', trace.wrap)
 end
 
+-- What needs no environment.
+local HARMLESS = { ['--help'] = true, ['-h'] = true }
+
 --- Does what `arg` says; main.c calls it.
 --- @param prompt table the terminal, see core/prompt.h
 --- @return integer the exit status
 function M.main(prompt)
   local first = arg[1]
   set_globals()
+  local wrong = not HARMLESS[first] and require 'moonstill.prompt.environment'.wrong()
+  if wrong then return misuse(wrong) end
   if not first then return require 'moonstill.prompt.repl'.run(prompt) end
   if commands[first] then
     local ok, status = xpcall(commands[first], trace.handler, prompt)

@@ -101,7 +101,14 @@ local function check_words(command, words)
   if #words < least then
     M.refuse(command, 'more words are needed: moonstill %s %s', command.name, command.usage)
   end
-  if #words > most then M.refuse(command, "'%s' is one word too many", words[most + 1]) end
+  local more = words[most + 1]
+  if not more then return end
+  local key, value = more:match '^([%w_-]+)=(.*)$'
+  key = key and key:gsub('-', '_')
+  if key and command.options[key] then
+    M.refuse(command, "'%s': write %s %s", more, M.flag(key), value)
+  end
+  M.refuse(command, "'%s' is one word too many", more)
 end
 
 --- Reads a command line. With --help anywhere before a `--` it prints the help.

@@ -105,6 +105,9 @@ local function assign(state, key, value, source, raw)
   if not option then return unknown(state, key, source) end
   if value == json.null then
     if option.required or option.default ~= nil then
+      if raw == '' then
+        refuse("%s: '%s' has no value; write %s=VALUE, without blanks", source, key, key)
+      end
       refuse("%s: '%s' cannot be null", source, key)
     end
     state.value[key] = nil
@@ -120,27 +123,49 @@ local function assign(state, key, value, source, raw)
   state.value[key], state.source[key] = value, source
 end
 
---- Sets what a nested table says.
-local function assign_all(state, t, prefix, source)
+-- What to say of a text in the place of a table of keys.
+local function lacks_blank(value)
+  local key, rest = tostring(value):match '^([%a_][%w_.]*):(%S)'
+  return key and rest ~= '/' and '; a blank belongs behind the colon' or ''
+end
+
+-- Where a key of a file stands: the file, its line and its column.
+local function placed(source, t, key)
+  local line, column = json.place(t, key)
+  return line and ('%s: line %d, column %d'):format(source, line, column) or source
+end
+
+--- Sets what a nested table says; `place` is where the table's own key stands.
+local function assign_all(state, t, prefix, source, place)
   if type(t) ~= 'table' or t == json.null or json.is_array(t) then
-    refuse("%s: %s must be a table of keys, not %s", source,
-      prefix == '' and 'all of it' or ("'%s'"):format(prefix:sub(1, -2)), schemas.shown(t))
+    refuse("%s: %s must be a table of keys, not %s%s", place or source,
+      prefix == '' and 'all of it' or ("'%s'"):format(prefix:sub(1, -2)), schemas.shown(t),
+      lacks_blank(t))
   end
   for key, value in sorted.pairs(t) do
-    local path = prefix .. key
+    local path, at = prefix .. key, placed(source, t, key)
     if state.map[path] then
-      assign(state, path, value, source)
+      assign(state, path, value, at)
     elseif state.own[path .. '.'] then
-      assign_all(state, value, path .. '.', source)
+      assign_all(state, value, path .. '.', source, at)
     else
-      unknown(state, path, source)
+      unknown(state, path, at)
     end
   end
 end
 
+-- How a key is written that was given in another way: "epochs =2", "--epochs 2".
+local function written(state, word)
+  local key = word:match '^%-*([%a_][%w_.-]*)'
+  key = key and key:gsub('-', '_')
+  if key and state.map[key] then return ('; write %s=VALUE, without blanks'):format(key) end
+  return word:find '^=' and '; write KEY=VALUE, without blanks' or ''
+end
+
 local function read_file(state, path)
   if C.ms_path_kind(path) ~= 1 then
-    refuse("%s: no such file (arguments are YAML files and key=value)", path)
+    refuse('%s: no such file (arguments are YAML files and key=value)%s', path,
+      written(state, path))
   end
   local ok, value = fail.pcall(json.read_yaml, path)
   if not ok then refuse('%s', tostring(value)) end
@@ -198,10 +223,12 @@ local function read_argument(state, text)
   assign(state, key, value, 'command line', raw)
 end
 
-local function check_files(source, key, value)
+local function check_files(source, key, option, value)
   for _, path in ipairs(kinds.paths(value)) do
     if C.ms_path_kind(path) == 0 then
-      refuse("%s: '%s': %s: %s", source, key, path, paths.missing(path, 'file or folder'))
+      local meant = schemas.meant_boolean(option, value)
+      refuse("%s: '%s': %s: %s%s", source, key, path, paths.missing(path, 'file or folder'),
+        meant and ("; did you mean '%s'?"):format(meant) or '')
     end
   end
 end
@@ -219,7 +246,7 @@ local function check_complete(state)
     end
     local kind = value ~= nil and schemas.kind_of(option, value)
     if state.source[key] and FILES[kind] then
-      check_files(state.source[key], key, value)
+      check_files(state.source[key], key, option, value)
     end
   end
 end
@@ -339,6 +366,19 @@ local function has(args, ...)
   return false
 end
 
+-- An option that there is not: what was meant by it.
+local function refuse_flag(state, text, options)
+  local hint = written(state, text:match '^[^=]*')
+  if hint == '' then
+    local flags = { '--help', options.smoke and '--smoke' or nil }
+    local near = options_of.nearest(text, flags)
+      or options_of.nearest((text:gsub('^%-+', ''):gsub('=.*', '')), words_of(state.list))
+    hint = near and ("; did you mean '%s'?"):format(near) or ''
+  end
+  refuse('unknown option %s (arguments are YAML files, key=value, --help%s)%s', text,
+    options.smoke and ', --smoke' or '', hint)
+end
+
 local function read_arguments(state, args, options)
   if has(args, '--smoke') then
     if not options.smoke then refuse 'this recipe has no --smoke size' end
@@ -348,8 +388,7 @@ local function read_arguments(state, args, options)
   end
   for _, text in ipairs(args) do
     if text:sub(1, 1) == '-' and not reserved[text] then
-      refuse('unknown option %s (arguments are YAML files, key=value, --help%s)', text,
-        options.smoke and ', --smoke' or '')
+      refuse_flag(state, text, options)
     elseif not reserved[text] then
       read_argument(state, text)
     end
