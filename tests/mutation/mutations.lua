@@ -1304,4 +1304,12 @@ return {
     old = 'if not n or tonumber(n) < 1 then', new = 'if not n then' },
   { name = 'keys of a configuration have no place', file = 'lua/moonstill/run/config.lua', specs = { 'config' },
     old = 'return line and (\'%s: line %d, column %d\')', new = 'return false and (\'%s: line %d, column %d\')' },
+  { name = 'an end that is letters is not said', file = 'lua/moonstill/text/chat.lua', specs = { 'warnings' },
+    old = 'if tag and not ends_of_turn(self) then', new = 'if tag and false then' },
+  { name = 'the head of an answer is all before it', file = 'lua/moonstill/text/masks.lua', specs = { 'warnings' },
+    old = 'gap and gap:sub(common(gap, found.head) + 1)', new = 'gap' },
+  { name = 'literals are looked for in strings', file = 'lua/moonstill/data/literals.lua', specs = { 'warnings' },
+    old = 'at = behind_string(text, at)', new = 'at = at + 1' },
+  { name = 'literals are read', file = 'lua/moonstill/data/literals.lua', specs = { 'warnings' },
+    old = 'if literal then', new = 'if false then' },
 }

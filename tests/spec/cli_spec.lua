@@ -125,8 +125,8 @@ describe('the command line', function()
     local own = 'P/a.yaml is a configuration, which stands behind a recipe: moonstill P/a.lua P/a.yaml'
     assert.equal(own, said 'a.yaml')
     for _, name in ipairs { 'd.jsonl', 'd.json', 'd.csv', 'd.txt', 'd.jsonl.gz' } do
-      assert.equal(('P/%s is data: moonstill data show P/%s model=FOLDER shows it as it is learnt; a recipe takes it as '
-        .. 'data.train=P/%s'):format(name, name, name), said(name, '{}'))
+      assert.equal(('P/%s is data: moonstill data show P/%s model=FOLDER shows it as it is learnt; a recipe takes it '
+        .. 'as data.train=P/%s'):format(name, name, name), said(name, '{}'))
     end
     assert.equal('P/x.safetensors holds weights: give the folder of the model to a command, as in moonstill chat P',
       said('x.safetensors', ('\0'):rep(16)))

@@ -714,7 +714,9 @@ describe('dataset: files that people have in the place of others', function()
         bad('{"prompt": ' .. word .. '}', "Python's way to print")
       end
       for _, word in ipairs { 'NaN', 'Infinity', '-Infinity' } do
-        bad('{"x": ' .. word .. '}', 'JSON has no NaN and no Infinity')
+        bad('{"prompt": "a", "answer": ' .. word .. '}', 'column "answer" is ' .. word,
+          'JSON has no NaN and no Infinity; write null, or leave the key out')
+        bad('{"prompt": "a", "answer": ' .. word, 'JSON has no NaN and no Infinity') -- and no end
       end
       bad('{"prompt": "\233t\233", "answer": "b"}', 'it is not UTF-8: save it as UTF-8')
     end

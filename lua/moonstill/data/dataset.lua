@@ -517,6 +517,7 @@ function M.open(source, chat, options)
     scratch = { token = arrays.new 'int32_t', start = arrays.new 'int32_t',
       response = arrays.new 'float', all = arrays.new 'float' } })
   say_all(self)
+  for _, why in ipairs(chat:warnings()) do say(self, 'note: ' .. why) end
   if self.size == 0 then error('dataset: ' .. explain_none(self), 0) end
   say(self, tostring(self))
   if line then say(self, 'dataset: ' .. line) end

@@ -10,6 +10,7 @@ local fail = require 'moonstill.base.fail'
 local fields = require 'moonstill.data.fields'
 local identities = require 'moonstill.data.identities'
 local json = require 'moonstill.base.json'
+local literals = require 'moonstill.data.literals'
 local progress = require 'moonstill.base.progress'
 local ranks = require 'moonstill.base.ranks'
 local readers = require 'moonstill.data.readers'
@@ -79,6 +80,7 @@ local function take(self, row, where)
   self.form = self.form or rows.detect(row, self.options)
   local form = self.form
   self.used = self.used or rows.used(form, key)
+  literals.check(row, self.used)
   rows.parse(row, form)
   self.fields:look(row, form.kind, self.used, rows.lists(row, form), self.reads)
   if not self.said then

@@ -10,6 +10,7 @@ local csv = require 'moonstill.data.csv'
 local explain = require 'moonstill.data.explain'
 local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
+local literals = require 'moonstill.data.literals'
 local paths = require 'moonstill.base.paths'
 local stream = require 'moonstill.base.stream'
 local values = require 'moonstill.data.values'
@@ -30,8 +31,18 @@ local function check_row(row)
   error('a row is an object, not ' .. kind_of(row), 0)
 end
 
+-- The value of a text, whose literals that JSON has not stay as marks.
+local function decode_row(text, where)
+  local ok, value = fail.pcall(json.decode, text, where, ORDERED)
+  local marked = not ok and literals.marked(text)
+  if not marked then return ok, value end
+  local fine, with_marks = fail.pcall(json.decode, marked, where, ORDERED)
+  if fine then return true, with_marks end
+  return ok, value
+end
+
 local function decode(text, where, ended)
-  local ok, row = fail.pcall(json.decode, text, where, ORDERED)
+  local ok, row = decode_row(text, where)
   if ok then return check_row(row) end
   -- The place names the line of the file; that a row is line 1 of itself would only confuse.
   local message = tostring(row):gsub(': line 1, column ', ': column ', 1)
@@ -43,7 +54,7 @@ local function decode_last(text, where) return decode(text, where, false) end
 
 -- A row that may span lines: `where` says in which it begins.
 local function decode_value(text, where)
-  local ok, row = fail.pcall(json.decode, text, where, ORDERED)
+  local ok, row = decode_row(text, where)
   if ok then return check_row(row) end
   local first = tonumber(where:match ':(%d+)')
   local message = tostring(row):gsub(': line (%d+), ', function(line)

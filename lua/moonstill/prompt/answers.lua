@@ -191,6 +191,7 @@ local function open_job(folder, given)
   local chat = chats.open(folder, nil, schema.part(chats.options, given))
   local model = models.open(folder, { device = settings.device, dtype = settings.dtype })
   if drawn then say('%s', drawn) end
+  for _, why in ipairs(chat:warnings()) do say('note: %s', why) end
   local options = { form = given.text and 'text' or 'ids', together = settings.together,
     stop = ends.union(chat.tokenizer:size(), model:ends(), chat.stop) }
   for _, key in ipairs(sampling.keys) do options[key] = settings[key] end

@@ -211,6 +211,7 @@ function M.run(prompt, args)
     command.refuse(M.command, '--system: this model has no turns, and no system message')
   end
   talk.conversation.system = system
+  for _, why in ipairs(chat:warnings()) do talk.writer.note('note: ' .. why) end
   if not prompt.interactive() then
     say_base(talk)
     return converse_plainly(talk)

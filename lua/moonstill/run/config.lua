@@ -27,6 +27,7 @@ local screen = require 'moonstill.base.screen'
 local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
+local template = require 'moonstill.text.template'
 
 local M = {}
 
@@ -251,6 +252,16 @@ local function check_complete(state)
   end
 end
 
+-- A template that there is not is said before models are loaded.
+local function check_template(state)
+  local asked, source = state.value['data.template'], state.source['data.template']
+  local folder = state.value.model or state.value.student or state.value.teacher
+  if type(folder) == 'table' then folder = folder[1] end
+  if not source or not asked or type(folder) ~= 'string' then return end
+  local why = template.refused(asked, folder)
+  if why then refuse("%s: 'data.template': %s", source, why) end
+end
+
 -- Whether one of the options beside it that a rule names has one of the rule's values; `group` is
 -- before their names.
 local function is_used(state, group, rule)
@@ -415,6 +426,7 @@ function M.read(schema, options)
   end
   read_arguments(state, args, options)
   check_complete(state)
+  check_template(state)
   note_unused(state)
   set_date(state)
   local cfg = nest(state)

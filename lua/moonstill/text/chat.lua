@@ -356,15 +356,40 @@ local function check_options(o)
   end
 end
 
+-- What the template writes around answers, and how it ends them.
+local function probe_of(chat)
+  local talk = { entry = chat.set:choose(nil), o = { args = chat.options.template_args } }
+  local probe = prepare.known(chat, talk).probe
+  return probe, probe.ending ~= '' and probe.ending or probe.closing, talk.entry
+end
+
 -- The ids that end a turn of the template, where they are tokens of their own.
 local function ends_of_turn(chat)
   if not chat.set then return nil end
-  local talk = { entry = chat.set:choose(nil), o = { args = chat.options.template_args } }
-  local probe = prepare.known(chat, talk).probe
-  local text = probe.ending ~= '' and probe.ending or probe.closing
+  local _, text = probe_of(chat)
   local ids = chat.tokenizer:ids(text)
   local last = ids[#ids]
   return last and chat.tokenizer:is_added(last) and last or nil
+end
+
+--- What is learnt of turns without being meant, a line each: an end that is no token, a head of
+--- answers that the template does not write for an answer to come.
+--- @return string[]
+function methods:warnings()
+  local lines = {}
+  if not self.set then return lines end
+  local probe, ending, entry = probe_of(self)
+  local tag = ending:match '[<%[][^<%[]*[>%]]$'
+  if tag and not ends_of_turn(self) then
+    lines[1] = ('the template ends answers with %s, which is no token of this tokenizer: it is '
+      .. 'learnt as letters, and no answer that is generated ends there'):format(json.encode(tag))
+  end
+  local head = probe.unprompted:match '^%s*(.-)%s*$'
+  if head ~= '' and probe.prompt == '' and not entry.compiled.has_generation then
+    lines[#lines + 1] = ('the template does not write %s where an answer is to come '
+      .. '(add_generation_prompt): it is learnt with each answer'):format(json.encode(head))
+  end
+  return lines
 end
 
 --- The id that ends a turn by the chat template of a folder; nil where there is none, or no such

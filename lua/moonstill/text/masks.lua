@@ -107,14 +107,15 @@ end
 
 --- What a template writes around answers, from conversations made up for it: `ending`, with which
 --- each of them ends ('' where there is nothing such), `closing`, with which the last one does,
---- `prompt`, what it adds for an answer to come, and `head`, what then stands behind a question.
+--- `prompt`, what it adds for an answer to come, `head`, what then stands behind a question, and
+--- `unprompted`, what an answer has before it beyond that.
 --- @param render fun(messages: table[], prompt: boolean): table
---- @return { ending: string, closing: string, prompt: string, head: string }
+--- @return { ending: string, closing: string, prompt: string, head: string, unprompted: string }
 function M.probe(render)
   local function said(role, content) return { role = role, content = content } end
   local messages = { said('user', 'a'), said('assistant', 'b'), said('user', 'c'),
     said('assistant', 'd') }
-  local found = { ending = '', closing = '', prompt = '', head = '' }
+  local found = { ending = '', closing = '', prompt = '', head = '', unprompted = '' }
   local ok, r = fail.attempt(render, messages, false)
   if not ok then return found end
   local b = bodies(r)
@@ -126,6 +127,8 @@ function M.probe(render)
     local last = bodies(with)
     found.prompt = with.text:sub(common(with.text, without.text) + 1)
     found.head = with.text:sub((last.to[last.count] or 0) + 1)
+    local gap = runs[1] and runs[2] and r.text:sub(b.to[runs[1].last] + 1, b.from[runs[2].first])
+    found.unprompted = gap and gap:sub(common(gap, found.head) + 1) or ''
   end
   if runs[2] and runs[4] and b.count > runs[2].last then
     local inside = r.text:sub(b.to[runs[2].last] + 1, b.from[runs[2].last + 1])

@@ -142,12 +142,30 @@ local function chatml(tok, bos)
   return only('chatml', before .. M.CHATML, 'chatml')
 end
 
-local function refuse(asked, set)
+-- Whether a text is a template itself.
+local function is_template(text)
+  return text:find('{%', 1, true) ~= nil or text:find('{{', 1, true) ~= nil
+end
+
+-- What is wrong with the name of a template that there is not.
+local function why_not(asked, set)
   local names = sorted.keys(set.named)
   names[#names + 1] = 'chatml'
   names[#names + 1] = 'none'
-  fail("chat: no template '%s': it is no file, and has no {%% or {{; %s", asked,
+  return ("no template '%s': it is no file, and has no {%% or {{; %s"):format(asked,
     options_of.instead(asked, names))
+end
+
+--- What is wrong with the template that a recipe asks for, as far as it can be said without the
+--- tokenizer; nil where nothing is.
+--- @param asked string see `ms.chat.options`
+--- @param folder string the model's
+--- @return string?
+function M.refused(asked, folder)
+  if asked == 'none' or asked == 'chatml' or is_template(asked) then return nil end
+  local set = find(folder)
+  if set.named[asked] or C.ms_path_kind(asked) == 1 then return nil end
+  return why_not(asked, set)
 end
 
 -- The template that a recipe asks for; nil where there are to be no turns.
@@ -157,13 +175,13 @@ local function asked_for(asked, set, tok, bos)
     return chatml(tok, bos) or fail('chat: this tokenizer has no %s and %s, which ChatML is '
       .. 'written with', ends.turn.first, ends.turn.last)
   end
-  if asked:find('{%', 1, true) or asked:find('{{', 1, true) then
+  if is_template(asked) then
     return only('given', asked, 'template')
   end
   local own = set.named[asked]
   if own then return only(asked, own.source, own.path) end
   if C.ms_path_kind(asked) == 1 then return only(asked, read_text(asked), asked) end
-  refuse(asked, set)
+  fail('chat: %s', why_not(asked, set))
 end
 
 local function text_of(value)

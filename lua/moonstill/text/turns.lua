@@ -40,12 +40,32 @@ M.is_there = is_there
 
 -- contents ---------------------------------------------------------------------------------------
 
+-- Parts of contents that people have beside texts, by their type, or by the field that has them.
+local OTHERS = { image = 'images', image_url = 'images', input_image = 'images', video = 'videos',
+  video_url = 'videos', audio = 'sounds', audio_url = 'sounds', input_audio = 'sounds',
+  file = 'files', input_file = 'files' }
+
+-- What a part is that is no text, in words to stand behind that it is none.
+local function kind_of_part(part)
+  if type(part) ~= 'table' then return '' end
+  local named = type(part.type) == 'string' and part.type ~= 'text' and part.type
+  local words = named and (' but of type %s'):format(json.encode(named)) or ''
+  for _, name in ipairs { named or '', unpack(sorted.keys(part)) } do
+    if OTHERS[name] then
+      if not named then words = (' but has %s'):format(json.encode(name)) end
+      return ('%s; %s are not read: rows without them can be learnt'):format(words, OTHERS[name])
+    end
+  end
+  if not named and type(part.text) == 'string' then
+    return '; its type is missing: {"type": "text", "text": ..}'
+  end
+  return words
+end
+
 local function check_parts(parts, where)
   for i, part in ipairs(parts) do
     if type(part) ~= 'table' or part.type ~= 'text' or type(part.text) ~= 'string' then
-      local kind = type(part) == 'table' and type(part.type) == 'string' and part.type ~= 'text'
-      fail('%s: part %d of the content is not text%s', where, i,
-        kind and (' but of type %s'):format(json.encode(part.type)) or '')
+      fail('%s: part %d of the content is not text%s', where, i, kind_of_part(part))
     end
   end
 end
@@ -66,6 +86,10 @@ local function says_nothing(content)
   return true
 end
 
+-- Who speaks in other forms of conversations.
+local MEANT = { human = 'user', gpt = 'assistant', chatgpt = 'assistant', bot = 'assistant',
+  model = 'assistant', ai = 'assistant', observation = 'tool' }
+
 local function check_role(message, where)
   if type(message) ~= 'table' then fail(where .. ': no role') end
   local role = message.role
@@ -73,9 +97,10 @@ local function check_role(message, where)
     fail(where .. ': no role' .. (message.from ~= nil
       and '; turns of "from" and "value" are not read' or ''))
   end
-  if not is_role[role] then
-    fail('%s: no role %s; %s', where, json.encode(role), options_of.instead(role, ROLES))
-  end
+  if is_role[role] then return end
+  local meant = MEANT[role:lower()]
+  fail('%s: no role %s; %s', where, json.encode(role),
+    meant and ("did you mean '%s'?"):format(meant) or options_of.instead(role, ROLES))
 end
 
 -- tools ------------------------------------------------------------------------------------------
