@@ -11,6 +11,7 @@ local M = {
   config = { module = 'run.config' },
   dataset = { module = 'data.dataset' },
   device = { module = 'tensor.device' },
+  eval = { module = 'train.eval' },
   exit = { module = 'base.exit' },
   generate = { module = 'model.generate' },
   help = { module = 'prompt.help' },

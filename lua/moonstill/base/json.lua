@@ -418,7 +418,7 @@ end
 local function sorted_keys(t, order, where)
   local keys, listed = {}, {}
   for _, key in ipairs(order or {}) do
-    if t[key] ~= nil and not listed[key] then
+    if rawget(t, key) ~= nil and not listed[key] then
       keys[#keys + 1] = key
       listed[key] = true
     end

@@ -320,6 +320,17 @@ local function over(self, index)
   return part
 end
 
+--- A data set of `n` of the samples, evenly apart; where there are no more it is this one.
+--- @param n integer
+--- @return ms_dataset
+function methods:some(n)
+  check.integer('dataset:some', 'n', n, 1, check.INT32)
+  if n >= self.size then return self end
+  local index = arrays.new 'int32_t'
+  for k = 0, n - 1 do index:add(place_of(self, math.floor(k * self.size / n) + 1)) end
+  return over(self, index)
+end
+
 local function check_share(share, count)
   if not schema.kind_of(M.options.split, share) then
     fail('dataset:split: the share is %s, expected %s', tostring(share),

@@ -275,6 +275,17 @@ local function visible(tok, how, ids)
   return (ends.without(tok, how.spelled, tok:decode(list, { skip_special = true })))
 end
 
+--- A function that gives the text of ids that a model answers with: without what ends it and
+--- without special tokens, as `rows` writes it.
+--- @package
+--- @param model ms_model
+--- @param tok ms_tokenizer
+--- @return fun(ids: integer[]): string
+function M.reader(model, tok)
+  local how = text_options(model, tok)
+  return function(ids) return visible(tok, how, ids) end
+end
+
 local function conversation(messages, answer)
   local all = json.array()
   for i, message in ipairs(messages) do

@@ -97,6 +97,7 @@ commands = {
   chat = function(prompt) return require 'moonstill.prompt.talk'.run(prompt, arg) end,
   generate = function() return require 'moonstill.prompt.answers'.run(arg) end,
   data = function() return require 'moonstill.prompt.show'.run(arg) end,
+  eval = function() return require 'moonstill.prompt.evaluate'.run(arg) end,
   inspect = function() return require 'moonstill.prompt.inspect'.run(arg) end,
   ['--help'] = function()
     io.write(require 'moonstill.prompt.usage'.text())

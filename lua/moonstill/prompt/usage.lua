@@ -15,13 +15,14 @@ M.commands = {
   { 'chat FOLDER [options]', 'talk to a model' },
   { 'generate FOLDER --prompts FILE -o FILE', "a model's answers to many prompts, as data" },
   { 'data show CONFIG.yaml|FILE [key=value ...]', 'samples as they are learnt, and their lengths' },
+  { 'eval STUDENT .. DATA [teacher=FOLDER]', 'loss, KL, agreement and exact answers of models' },
   { 'inspect FOLDER [--weights]', 'what a model folder holds' },
   { '--version', 'this build and its libraries' },
   { '--help', 'this text' },
 }
 
 --- The modules of `prompt/` that are commands, in this order; each has its `command`.
-M.modules = { 'talk', 'answers', 'show', 'inspect' }
+M.modules = { 'talk', 'answers', 'show', 'evaluate', 'inspect' }
 
 M.statuses = {
   { '0', 'done' },

@@ -74,13 +74,21 @@ function M.result(values, how)
   return setmetatable(values, classes[name])
 end
 
+-- What the student gives for a batch; `each` is told what each of its samples has of that.
+local function results_of(o, batch, terms)
+  if not o.each then return o.student:evaluate(batch, terms) end
+  local results, parts = o.student:evaluate_parts(batch, terms)
+  o.each(parts)
+  return results
+end
+
 local function evaluate_batch(o, how, batch, sums)
   local terms, target = { kd.ce(1) }, nil
   if how then
     target = o.teacher:targets(batch, how)
     terms[2] = kd.term(target, 1, how)
   end
-  sums:add(terms, o.student:evaluate(batch, terms))
+  sums:add(terms, results_of(o, batch, terms))
   if target then target:free() end
 end
 
@@ -150,13 +158,14 @@ end
 ---   `ms.kd`, by default forward KL over the whole vocabulary at T = 1; vocab?: how many ids the
 ---   models share, by default those that both and their tokenizers have; micro_tokens: of a batch;
 ---   ranks?: that share the data, by default all; progress?: an `ms_progress` whose `draw` is
----   called after each batch; stop?: a function asked after each batch, which ends it with true
+---   called after each batch; stop?: a function asked after each batch, which ends it with true;
+---   each?: a function that is told the parts of each batch, see `model:evaluate_parts`
 --- @return ms_validation? # nil when it was stopped
 --- @return table entry the `terms` of a line of metrics.jsonl
 function M.measure(o)
   local all = { ranks = ranks_of.world() }
   for _, key in ipairs { 'student', 'data', 'teacher', 'kd', 'vocab', 'micro_tokens', 'ranks',
-    'progress', 'stop' } do
+    'progress', 'stop', 'each' } do
     if o[key] ~= nil then all[key] = o[key] end
   end
   local how, sums = M.divergence(all), tally.new(all.ranks)
