@@ -37,6 +37,24 @@ describe('a run says', function()
     is_not_said { cfg = { epochs = 2, max_steps = 20 } }
     is_not_said { cfg = { epochs = 0, max_steps = 20 } }
   end)
+  it('which rate a small student may want, where it has that of large ones', function()
+    local function with_rate(lr, parameters, step)
+      return { cfg = { epochs = 2, optim = { lr = lr } }, state = { step = step or 0, total = 20 },
+        student = { info = function() return { path = json.null, parameters = parameters } end,
+          config = function() return {} end } }
+    end
+    -- 0.003239 - 0.0001395 ln 135e6 = 6.3e-4
+    is_said('optim.lr = 2e-05 is a rate for large models; for 135 M parameters a guess is 6e-05 for a student that '
+      .. 'was trained before, 6e-04 from random weights', with_rate(2e-5, 135e6))
+    is_said('optim.lr = 1e-05 is a rate for large models; for 29.8 k parameters a guess is 2e-04 for a student that '
+      .. 'was trained before, 2e-03 from random weights', with_rate(1e-5, 29800))
+    is_not_said(with_rate(2e-5, 1.7e9))
+    is_not_said(with_rate(2e-5, 700e6)) -- 4e-4: a tenth is what it has twice
+    is_not_said(with_rate(3e-5, 29800))
+    is_not_said(with_rate(0, 29800))
+    is_not_said(with_rate(2e-5, 29800, 5)) -- once, before the first step
+    is_not_said { cfg = { epochs = 2, optim = {} } }
+  end)
   it('that there are fewer steps than max_steps', function()
     is_said('the data gives 20 steps in 2 epochs, so max_steps = 21 is not reached; epochs=0 goes on until it is',
       { cfg = { epochs = 2, max_steps = 21 } })

@@ -137,6 +137,38 @@ describe('a run that validates by itself', function()
   end)
 end)
 
+describe('the last line of a run', function()
+  it('says that the student is worse on the validation data, by what it was taught', function()
+    ms.scope(function(own)
+      local function said_by(weight, with_teacher)
+        local student = own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' }))
+        local teacher = own(ms.model.create(recipe.config, 2, { dtype = 'f32' }))
+        local run = ms.run.open({ output = tools.folder() .. '/out', optim = { lr = 0.003 }, batch = { tokens = 100 },
+          epochs = 0, max_steps = 12 }, { student = student, data = recipe.data(20), quiet = true,
+          validation = { data = recipe.data(7), teacher = with_teacher and teacher or nil } })
+        local lines = {}
+        function run:say(line) lines[#lines + 1] = line end -- luacheck: ignore 212
+        for step in run:steps() do
+          for batch in step:micro_batches() do
+            local target = with_teacher and own(teacher:targets(batch, { target = 'hidden' }))
+            student:learn(batch, { target and ms.kd(target, weight) or ms.ce(weight) })
+          end
+          step:update()
+        end
+        run:close()
+        return table.concat(lines, '\n')
+      end
+      for _, taught in ipairs { false, true } do
+        local worse = said_by(-1, taught)
+        assert.truthy(worse:find('note: on the validation data the ' .. (taught and 'forward KL' or 'loss')
+          .. ' is worse than before the first step, %d+%.%d+ after %d+%.%d+: a smaller optim.lr'), worse)
+        local better = said_by(1, taught)
+        assert.is_nil(better:find('worse', 1, true), better)
+      end
+    end)
+  end)
+end)
+
 describe('a run without data', function()
   local function open(own, o, output)
     local student = own(ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' }))

@@ -100,7 +100,8 @@ end
 -- What the run itself keeps in its state: a checkpoint must hold all of it.
 local VITAL = { step = true, epoch = true, index = true, progress = true, tokens = true,
   total = true, skips = true, skipped = true, empty = true, still = true, far = true,
-  ruined = true, ruined_by = true, sound = true, validated = true, levels = true,
+  ruined = true, ruined_by = true, sound = true, validated = true,
+  validated_first = true, levels = true,
   norm_level = true }
 
 --- What the run itself keeps in its state, apart from what recipes keep there.

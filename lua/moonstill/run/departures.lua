@@ -3,6 +3,7 @@ local C = require 'moonstill.C'
 local checkpoints = require 'moonstill.run.checkpoints'
 local json = require 'moonstill.base.json'
 local packing = require 'moonstill.data.packing'
+local progress = require 'moonstill.base.progress'
 local schedule = require 'moonstill.train.schedule'
 local sorted = require 'moonstill.base.sorted'
 
@@ -104,6 +105,26 @@ local function other_total(run)
     now, state.step + 1)
 end
 
+local USUAL_RATE = 2e-5 -- for models of billions of parameters that were trained before
+
+-- A peak learning rate for so many parameters, trained from random weights: the fit LR(N) =
+-- 0.003239 - 0.0001395 ln N of Kaplan et al., Scaling Laws for Neural Language Models (2020),
+-- appendix D.6. The toys of recipes/quickstart.lua, of 0.2 M, want 5e-3, where it gives 1.5e-3.
+local function guessed_rate(parameters) return 0.003239 - 0.0001395 * math.log(parameters) end
+
+-- The usual rate hardly moves a small model, not even one that was trained before, which takes
+-- about a tenth of what random weights take.
+local function small_rate(run)
+  local rate = run.cfg.optim and run.cfg.optim.lr
+  if run.state.step > 0 or not rate or rate <= 0 or rate > USUAL_RATE then return nil end
+  local parameters = run.student:info().parameters
+  local guess = guessed_rate(parameters)
+  if guess / 10 < 2 * rate then return nil end
+  return ('optim.lr = %.2g is a rate for large models; for %s parameters a guess is %.0e for a '
+    .. 'student that was trained before, %.0e from random weights'):format(rate,
+    progress.count(parameters), guess / 10, guess)
+end
+
 local function rare_checkpoints(run)
   local every, total = run.every, run.state.total
   if every <= total or every == checkpoints.options.every.default then return nil end
@@ -116,7 +137,7 @@ local function no_checkpoint_kept(run)
 end
 
 local OF_RUN = { fewer_steps, other_part, other_total, large_micro_batch, long_sample,
-  only_prompts, no_tokenizer, no_dropout, rare_checkpoints, no_checkpoint_kept }
+  only_prompts, no_tokenizer, no_dropout, small_rate, rare_checkpoints, no_checkpoint_kept }
 local OF_SCHEDULE = { long_warmup, long_decay }
 
 local function say_all(run, lines, ...)

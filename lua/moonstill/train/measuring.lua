@@ -182,8 +182,10 @@ function M.in_words(objective)
   return (objective:gsub('_', ' '):gsub('%a+', WORDS))
 end
 
--- What a line calls the divergence: "forward KL", "large (forward KL)".
-local function words_of(how)
+--- What a line calls the divergence: "forward KL", "large (forward KL)".
+--- @param how table see `divergence`
+--- @return string
+function M.words_of(how)
   local words = M.in_words(how.objective)
   return how.name == how.objective and words or ('%s (%s)'):format(how.name, words)
 end
@@ -204,7 +206,7 @@ function M.parts(what, result, how)
   add('top-1 %.1f %%', result.agree and 100 * result.agree, 4)
   local divergence = how and result[how.name]
   if divergence then
-    local words = words_of(how)
+    local words = M.words_of(how)
     add('%s', ('%s %s'):format(words, progress.number('%.4f', divergence)), 3)
     add('%s', 'to the teacher', 5, ' ')
     add('agreement %.1f %%', 100 * result.teacher_agree, 6)

@@ -3,7 +3,7 @@
 --- A run that was opened with a `validation` measures by itself: before its first step, in every
 --- step that `cfg.validate` divides, and after the last one. In its state, `validated` is the step
 --- of the last such measurement, so that none is made twice, nor left out where a run was stopped
---- before it.
+--- before it; `validated_first` is what was measured before the first step.
 local C = require 'moonstill.C'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
@@ -100,10 +100,15 @@ function M.check(what, options)
   return o
 end
 
+-- What `measuring` is told of the two models.
+local function measured_by(run, options)
+  return { student = run.student, teacher = options.teacher, kd = options.kd,
+    vocab = options.vocab }
+end
+
 -- The result, known or measured; nil when it was stopped.
 local function result_of(run, options, stop)
-  local how = measuring.divergence { student = run.student, teacher = options.teacher,
-    kd = options.kd, vocab = options.vocab }
+  local how = measuring.divergence(measured_by(run, options))
   local key = key_of(run, options, how)
   local known = key and find_validation(run, key)
   local result = known and measuring.result(known, how) or measure(run, options, how, stop)
@@ -130,6 +135,19 @@ local function is_due(run, over)
   return state.step == 0 or over or every > 0 and state.step % every == 0
 end
 
+-- Said at the end: by what the run taught, the divergence from the teacher or the loss, it made the
+-- student worse.
+local function note_worse(run, result)
+  local first = run.state.validated_first or {}
+  local how = measuring.divergence(measured_by(run, run.validation))
+  local name = how and how.name or 'loss'
+  local before, after = first[name], result[name]
+  if not before or not after or after <= 1.01 * before then return end
+  run:say(('note: on the validation data the %s is worse than before the first step, %.4f after '
+    .. '%.4f: a smaller optim.lr, fewer epochs or more data may help'):format(
+    how and measuring.words_of(how) or name, after, before))
+end
+
 --- The measurement of a run that makes it by itself, where one is due. A request to end stops it:
 --- it is made when the run goes on.
 --- @param run ms_run
@@ -138,7 +156,11 @@ function M.between_steps(run, over)
   if not is_due(run, over) then return end
   local function stop() return run.ranks:first(C.ms_interrupted()) ~= 0 end
   if stop() then return end
-  if result_of(run, run.validation, stop) then run.state.validated = run.state.step end
+  local result = result_of(run, run.validation, stop)
+  if not result then return end
+  run.state.validated = run.state.step
+  if run.state.step == 0 then run.state.validated_first = run.state.validation end
+  if over then note_worse(run, result) end
 end
 
 return M
