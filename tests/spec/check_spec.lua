@@ -156,6 +156,7 @@ describe('keys that no option has', function()
     fails({ "'max_tokens' must be integer >= 2, not 9.5" }, ms.dataset.open, path, chat,
       { max_tokens = 9.5, quiet = true })
     local data = ms.dataset.open(path, chat, { train = path, valid = path, quiet = true }) -- a recipe's
+    fails({ "dataset:steps: 'tokens' must be integer >= 1, not 0" }, data.steps, data, 0, 0, { tokens = 0 })
     fails({ 'seed = 0.5' }, data.steps, data, 0.5, 0, { tokens = 9, micro_tokens = 9 })
     fails({ "no option 'token'; did you mean 'tokens'?" }, data.steps, data, 0, 0, { token = 9, micro_tokens = 9 })
     fails({ 'first = 0.5' }, data.batch, data, { 1 }, 0.5)

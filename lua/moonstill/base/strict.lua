@@ -30,13 +30,22 @@ function M.names(what, t)
   return setmetatable(t, mt)
 end
 
+-- What errors list: fields, then methods; nil where neither is known.
+local function told_of(methods, fields)
+  local told = {}
+  for _, name in ipairs(fields or {}) do told[#told + 1] = name end
+  for _, name in ipairs(sorted.keys(methods)) do told[#told + 1] = name end
+  return told[1] and told
+end
+
 --- A metatable for objects: beside their fields, which anyone may add, they have methods; reading
 --- any other name is an error.
 --- @param what string how errors call such an object
 --- @param methods table
 --- @param absent? table<string, true> fields that may be nil
+--- @param fields? string[] those that are there to be read, which errors list before the methods
 --- @return table
-function M.class(what, methods, absent)
+function M.class(what, methods, absent, fields)
   return { what = what, __index = function(self, name)
     local method = methods[name]
     if method ~= nil or type(name) ~= 'string' or absent and absent[name] then return method end
@@ -44,7 +53,7 @@ function M.class(what, methods, absent)
     for _, each in ipairs(sorted.keys(absent or {})) do
       if rawget(self, each) == nil then names[#names + 1] = each end
     end
-    refuse(what, name, names, next(methods) and sorted.keys(methods) or names)
+    refuse(what, name, names, told_of(methods, fields) or names)
   end }
 end
 

@@ -284,7 +284,7 @@ function methods:steps(seed, epoch, options)
   check.integer('dataset:steps', 'seed', seed, 0, check.EXACT)
   check.integer('dataset:steps', 'epoch', epoch, 0, check.EXACT)
   local order, n = mixture.order(self.parts, seed, epoch)
-  return packing.plan(lengths_of(self), order, n, 0, options)
+  return packing.plan(lengths_of(self), order, n, 0, options, 'dataset:steps')
 end
 
 local function counted(n, what) return n > 0 and (', %d %s'):format(n, what) or '' end

@@ -151,9 +151,10 @@ end
 --- @param count integer how many there are in `order`
 --- @param first integer index of the first in `order`: 0 for the FFI, 1 for tables
 --- @param options? table a recipe's `batch`, see `options`
+--- @param what? string what errors begin with, default "packing"
 --- @return ms_plan
-function M.plan(lengths, order, count, first, options)
-  local o = schema.take('packing', M.options, options)
+function M.plan(lengths, order, count, first, options, what)
+  local o = schema.take(what or 'packing', M.options, options)
   local at = cut(lengths, order, count, first, o.tokens)
   return setmetatable({ lengths = lengths, order = order, first = first, options = o, cut = at,
     steps = at.count - 1 }, class)

@@ -123,7 +123,7 @@ end
 --- @field name? string what metrics and progress call it; nil: its kind
 local methods = {}
 local ABSENT = { weight = true, target = true, asked = true, name = true }
-local term = strict.class('term', methods, ABSENT)
+local term = strict.class('term', methods, ABSENT, { 'kind', 'on', 'weight', 'target', 'name' })
 
 function term:__newindex(name, value)
   if not ABSENT[name] then fail("term: no '%s' can be set", tostring(name)) end
@@ -273,6 +273,7 @@ local function pack(terms, step)
     if getmetatable(t) ~= term then
       fail('term %d is a %s, not made by ms.ce or ms.kd', i, type(t))
     end
+    if t.weight ~= t.weight then fail('term %d: weight nan, not a finite number', i) end
     ffi.copy(c, t.c, ffi.sizeof 'ms_term')
     c.weight, c.norm = check_weight(t.weight), step and step:norm(t.on) or 0
     if t.target then c.target = handles.pointer('target', t.target) end

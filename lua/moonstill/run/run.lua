@@ -73,7 +73,8 @@ local methods = {}
 local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
   fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
   metrics = true, noted = true, optimizer = true, plan = true, planned = true, schedules = true,
-  schedule_names = true, total_before = true, validation = true })
+  schedule_names = true, total_before = true, validation = true },
+  { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
 
 function class:__tostring()
   return ('run in %s, after step %d of %d'):format(self.output, self.state.step,

@@ -26,7 +26,8 @@ local M = {}
 --- @field skipped boolean whether the gradient was not finite, so that nothing changed; after
 ---   `update`
 local methods = {}
-local class = strict.class('step', methods)
+local class = strict.class('step', methods, nil, { 'number', 'lr', 'tokens', 'seconds', 'loss',
+  'grad_norm', 'skipped' })
 
 function class:__tostring() return 'step ' .. self.number end
 
