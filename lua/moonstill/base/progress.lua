@@ -5,6 +5,7 @@
 --- `glue`, what stands before it, by default two blanks.
 
 local C = require 'moonstill.C'
+local check = require 'moonstill.base.check'
 local layout = require 'moonstill.base.layout'
 local printable = require 'moonstill.base.printable'
 local screen = require 'moonstill.base.screen'
@@ -82,7 +83,7 @@ end
 --- @param columns number
 --- @return string
 function M.fit(parts, columns)
-  local line = joined(parts)
+  local line = joined(check.table('progress', 'parts', parts))
   while layout.width(line) > columns do
     parts = without_least(parts)
     if not parts then break end
