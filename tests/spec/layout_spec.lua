@@ -79,7 +79,10 @@ local function lines_of(command, columns)
 end
 
 describe('--help', function()
-  local commands = { '', 'chat', 'generate', 'data', 'data show', 'inspect' }
+  local commands = { '', 'data' }
+  for _, module in ipairs(usage.modules) do
+    commands[#commands + 1] = require('moonstill.prompt.' .. module).command.name
+  end
   local _, recipes = tools.run 'ls recipes/*.lua'
   for recipe in recipes:gmatch '%S+' do commands[#commands + 1] = recipe end
   for _, command in ipairs(commands) do

@@ -31,7 +31,7 @@ of samples; a recipe's YAML and its keys may give both (student, data.valid or d
 other keys are passed over.
 
   moonstill eval out/distilled/student valid.jsonl teacher=models/teacher
-  moonstill eval out/sft/student out/distilled/student test.jsonl match='#### (.*)' exact=all
+  moonstill eval out/sft out/small test.jsonl match='#### (.*)' exact=all
 
 Behind a ± is the standard error. What run:validate measures is measured alike. --json prints JSON
 in the place of the table.]]
