@@ -65,6 +65,19 @@ describe('moonstill eval', function()
     local again = json.decode(out)
     assert.same({ e.loss, nil }, { again.students[1].loss, again.students[1].exact })
   end)
+  it('says that a model has another template than the first one, whose turns all are given', function()
+    local TURNS = '{% for m in messages %}<|im_start|>{{ m.role }}!\n{{ m.content }}<|im_end|>{% endfor %}'
+      .. '{% if add_generation_prompt %}<|im_start|>assistant!\n{% endif %}'
+    local other = talkers.turns({ [10] = 97, [97] = 301 }, nil,
+      { ['tokenizer_config.json'] = { chat_template = TURNS } })
+    local note = ('note: turns are written as %s has them, and %s has another template\n'):format(says_abc, other)
+    tools.says(note, (select(3, eval(says_abc, other, rows, 'exact=0'))))
+    tools.says(note, (select(3, eval(says_abc, rows, 'teacher=' .. other, 'exact=0'))))
+    for _, same in ipairs { { says_abc, says_b, rows }, { says_abc, other, rows, 'data.template=chatml' } } do
+      local status, _, err = eval(unpack(same))
+      assert.same({ 0, nil }, { status, (err:find 'another template') })
+    end
+  end)
   it('takes a recipe\'s file, whose other keys are passed over', function()
     local yaml = tools.write(folder .. '/c.yaml', ('student: %s\nteacher: %s\nepochs: 3\nkd: {weight: 0.5}\n'
       .. 'data: {train: %s, split: 1, max_tokens: 64}\n'):format(says_abc, says_b, rows))
@@ -86,6 +99,7 @@ describe('moonstill eval', function()
       { { says_abc, rows, 'json=' .. there }, 'there.json is there already, and nothing is written over' },
       { { says_abc, rows, 'answers=' .. folder .. '/no/a.jsonl' }, 'answers: there is no folder' },
       { { says_abc, rows, 'answers=a.jsonl', 'exact=0' }, "'answers' needs exact answers" },
+      { { says_abc, rows, 'match=(' }, "match: the pattern '(' is no regular expression: missing closing" },
       { { says_abc, rows, 'objective=kl' }, "'objective' must be one of forward_kl" },
       { { says_abc .. '/model.safetensors', rows }, 'give the folder of the model, not a file in it' },
       { { says_abc, 'data.train=' .. rows }, 'data.train is what is learnt' },

@@ -11,6 +11,7 @@ local json = require 'moonstill.base.json'
 local models = require 'moonstill.model.model'
 local packing = require 'moonstill.data.packing'
 local paths = require 'moonstill.base.paths'
+local patterns = require 'moonstill.text.pattern'
 local progress = require 'moonstill.base.progress'
 local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
@@ -120,11 +121,25 @@ local function check_config(cfg)
     refuse 'data.split is a part of data.train, which is not given'
   end
   if cfg.answers and cfg.exact == 0 then refuse "'answers' needs exact answers, and exact=0" end
+  local ok, why = fail.pcall(patterns.new, cfg.match or '')
+  if not ok then refuse('match: %s', why) end
   check_new(cfg.json, 'json')
   check_new(cfg.answers, 'answers')
 end
 
 -- the work ---------------------------------------------------------------------------------------
+
+-- All models are given the turns of the first one, which some may not have been taught.
+local function note_templates(chat, folders, options)
+  for i = 2, options.template and 0 or #folders do
+    local other = chats.open(folders[i], nil, options)
+    if other.template ~= chat.template then
+      ranks.world():say(('note: turns are written as %s has them, and %s has another template')
+        :format(folders[1], folders[i]))
+    end
+    other:free()
+  end
+end
 
 local function open_data(own, cfg, folders)
   local opened = {}
@@ -132,6 +147,7 @@ local function open_data(own, cfg, folders)
     opened[i] = own(models.open(folder, { device = cfg.device, dtype = cfg.dtype }))
   end
   local chat = own(chats.open(folders[1], { unpack(folders, 2) }, cfg.data))
+  note_templates(chat, folders, cfg.data)
   local o = schema.plain(cfg.data)
   o.max_tokens = chat:longest(o.max_tokens, unpack(opened))
   if o.valid then return opened, dataset.open(o.valid, chat, o) end
