@@ -157,6 +157,26 @@ describe('validation', function()
     end)
   end)
 
+  it('against two teachers has two lines, each with its name', function()
+    ms.scope(function(own)
+      local run = open(own)
+      local names = { 'small', 'large' }
+      for i, name in ipairs(names) do
+        local v = run:validate { data = recipe.data(7), teacher = model(own, i + 1), kd = { name = name } }
+        assert.equal(v[name], run.state.validation[name])
+      end
+      local lines = {}
+      for _, entry in json.lines(run.output .. '/metrics.jsonl') do lines[#lines + 1] = entry end
+      assert.equal(2, #lines)
+      for i, name in ipairs(names) do
+        assert.same({ 'ce', name }, ms.sorted.keys(lines[i].terms))
+        assert.equal('forward_kl', lines[i].terms[name].objective)
+      end
+      assert.is_nil(run.state.validation.small) -- the last one alone
+      run:close()
+    end)
+  end)
+
   it('of nothing is an error, and of a part is that part', function()
     ms.scope(function(own)
       local run = open(own)
