@@ -74,6 +74,26 @@ describe('at any width', function()
     end
   end)
 
+  it('errors are told in whole words, at the prompt as well, and without control characters', function()
+    local words = 'one two three four five six seven eight nine ten eleven twelve'
+    local code = ("error('%s \\27[2J', 0)"):format(words)
+    local run = terminal.open(('%s -e %s; echo done'):format(program, tools.quote(code)), 40)
+    local text = run:wait 'done\r\n'
+    run:finish()
+    local repl = terminal.open(program, 40)
+    repl:wait '> '
+    repl:keys(code .. '\n')
+    repl:wait '\r\n'
+    for _, said in ipairs { text, repl:wait('x1b[2J') } do
+      local _, from = said:find '^[^\n]-%f[%a]one two'
+      local message = said:match 'one two.*\\x1b%[2J'
+      assert.truthy(from and message, said)
+      for line in message:gmatch '[^\r\n]+' do assert.is_true(#line <= 40, line) end
+      assert.equal(words .. ' \\x1b[2J', (message:gsub('%s+', ' ')))
+    end
+    repl:leave()
+  end)
+
   it('moonstill generate says what it says in whole words', function()
     local prompts = tools.write(folder .. '/prompts.txt', 'Hi\nthere\n')
     local out = folder .. '/answers.jsonl'

@@ -2,6 +2,7 @@
 local message_of = require 'moonstill.prompt.message'
 local options = require 'moonstill.base.options'
 local printable = require 'moonstill.base.printable'
+local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 local trace = require 'moonstill.base.trace'
 
@@ -11,7 +12,8 @@ local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 
 local function complain(text)
   io.stdout:flush()
-  io.stderr:write('moonstill: ', printable(message_of(text)), '\n')
+  text = 'moonstill: ' .. printable(message_of(text))
+  io.stderr:write(screen.wrapped(2, text, 2), '\n')
 end
 
 local function misuse(text)

@@ -3,6 +3,7 @@ local chunk_of = require 'moonstill.prompt.chunk'
 local history = require 'moonstill.prompt.history'
 local message_of = require 'moonstill.prompt.message'
 local pretty = require 'moonstill.prompt.pretty'
+local printable = require 'moonstill.base.printable'
 local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 local trace = require 'moonstill.base.trace'
@@ -25,7 +26,7 @@ own.quit = own.exit
 local function complain(why)
   if why == leaving then return true end
   io.stdout:flush()
-  io.stderr:write(message_of(why), '\n')
+  io.stderr:write(screen.wrapped(2, printable(message_of(why)), 2), '\n')
   return false
 end
 
