@@ -69,14 +69,14 @@ describe('at any width', function()
       check_lines(text:match '%(no command.*', columns, 'chat')
       chat:keys '/help\r'
       check_lines(chat:wait 'is a /', columns, '/help')
-      chat:keys '\4'
-      assert.equal(0, chat:finish())
+      assert.equal(0, chat:leave())
     end
   end)
 
   it('errors are told in whole words, at the prompt as well, and without control characters', function()
     local words = 'one two three four five six seven eight nine ten eleven twelve'
-    local code = ("error('%s \\27[2J', 0)"):format(words)
+    -- what is typed comes back as well, and is none of it
+    local code = ("error(('%s'):gsub('-', ' ') .. ' \\27[2J', 0)"):format((words:gsub(' ', '-')))
     local run = terminal.open(('%s -e %s; echo done'):format(program, tools.quote(code)), 40)
     local text = run:wait 'done\r\n'
     run:finish()
@@ -85,9 +85,8 @@ describe('at any width', function()
     repl:keys(code .. '\n')
     repl:wait '\r\n'
     for _, said in ipairs { text, repl:wait('x1b[2J') } do
-      local _, from = said:find '^[^\n]-%f[%a]one two'
       local message = said:match 'one two.*\\x1b%[2J'
-      assert.truthy(from and message, said)
+      assert.truthy(message, said)
       for line in message:gmatch '[^\r\n]+' do assert.is_true(#line <= 40, line) end
       assert.equal(words .. ' \\x1b[2J', (message:gsub('%s+', ' ')))
     end
@@ -115,8 +114,8 @@ describe('a terminal that can do nothing', function()
     chat:keys '/help\r'
     text = text .. chat:wait 'is a /'
     assert.is_nil(text:find(CONTROL), text)
-    chat:keys '\4'
-    chat:finish()
+    chat:keys '\4' -- the terminal's own end of input: there is no line editor
+    assert.equal(0, chat:finish())
   end)
 
   it('gets text alone of inspect, data show and a sketch', function()
