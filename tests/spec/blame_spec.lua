@@ -153,16 +153,17 @@ describe('in the executable', function()
   it('a recipe is blamed in any folder, also in one called like that of the modules', function()
     for _, path in ipairs { 'recipe.lua', 'a/b/recipe.lua', 'lua/recipe.lua', 'lua/moonstill/recipe.lua',
       'lua/moonstill/run/recipe.lua' } do
-      assert.equal(('moonstill: PATH:3: batch: a list of segments expected\n  PATH:3: in function \'inner\'\n'
-        .. '  PATH:4: in main chunk\n'):gsub('PATH', path), said(path))
+      assert.equal(('moonstill: PATH:3: batch: a list of segments expected; help(ms.batch) says what it takes\n'
+        .. '  PATH:3: in function \'inner\'\n  PATH:4: in main chunk\n'):gsub('PATH', path), said(path))
     end
   end)
 
   it('code on the command line and at the prompt is blamed', function()
     local _, _, err = tools.run(tools.quote(program) .. " -e 'x = 1\nms.batch(x)' </dev/null")
-    assert.equal('moonstill: (command line):2: batch: a list of segments expected\n', err)
+    local what = 'batch: a list of segments expected; help(ms.batch) says what it takes\n'
+    assert.equal('moonstill: (command line):2: ' .. what, err)
     _, _, err = tools.run('echo "x = ms.batch(1)" | ' .. tools.quote(program))
-    assert.equal('prompt:1: batch: a list of segments expected\n', err)
+    assert.equal('prompt:1: ' .. what, err)
   end)
 
   -- What a recipe of these lines says, with its path as PATH.
@@ -175,7 +176,8 @@ describe('in the executable', function()
 
   it('an error is followed by the user\'s own lines, whatever lies between', function()
     local head = 'local ms = require "moonstill"\nlocal function pick(x)\n  local b = ms.batch(x)\n  return b\nend\n'
-    local first = 'moonstill: PATH:3: batch: a list of segments expected\n  PATH:3: in function \'pick\'\n'
+    local first = 'moonstill: PATH:3: batch: a list of segments expected; help(ms.batch) says what it takes\n'
+      .. '  PATH:3: in function \'pick\'\n'
     for body, want in pairs {
       ['ms.scope(function(own)\n  own(pick(1))\nend)'] =
         '  PATH:7: in function <PATH:6>\n  PATH:6: in main chunk\n',
@@ -209,6 +211,35 @@ describe('in the executable', function()
     local text = complaint(lines, 'MS_TRACE=1')
     tools.says({ 'stack traceback:', 'lua/moonstill/data/batch.lua:' }, text)
     assert.equal(1, select(2, text:gsub('stack traceback', '')))
+  end)
+
+  it('an error says what to do: which name, which sign, which arguments', function()
+    local made = ("local ms = require 'moonstill'\nlocal d = ms.device.open 'cpu'\nlocal t = ms.tensor(d, 2, 3)\n"
+      .. 'local m = ms.model.create(%q, 1)\n'):format(ms.json.encode(models.config { num_hidden_layers = 1 }))
+    for body, want in pairs {
+      ['ms.model.open()'] = 'expected a string; help(ms.model.open) says what it takes\n',
+      ['ms.kd()'] = 'target expected, got nil; help(ms.kd) says what it takes\n',
+      ['ms.tensor()'] = 'device expected, got nil; help(ms.tensor) says what it takes\n',
+      ['ms.ce "x"'] = 'got string; help(ms.ce) says what it takes\n',
+      ['ms.generate.text()'] = 'model expected, got nil; help(ms.generate.text) says what it takes\n',
+      ['m:learn()'] = 'batch expected, got nil; help "model.learn" says what it takes\n',
+      ['ms.packing.plan()'] = ', where an argument may be missing; help(ms.packing.plan) says what it takes\n',
+      ['ms.model:open "x"'] = '; it is called with a dot: ms.model.open(...)\n',
+      ['ms.model:shrink(m, { layers = 1 })'] = '; it is called with a dot: ms.model.shrink(...)\n',
+      ['t.free()'] = '; it is called with a colon: ',
+      ['m.evaluate({}, {})'] = '; it is called with a colon: model:evaluate(...)\n',
+      ['m.save "x"'] = '; it is called with a colon: model:save(...)\n',
+      ['m.save(m)'] = '; help "model.save" says what it takes\n',
+      ['m:evalate()'] = "model has no 'evalate'; did you mean 'evaluate'?\n",
+      ['model.open "x"'] = "attempt to index global 'model' (a nil value); did you mean 'ms.model'?\n",
+      ['pritn "x"'] = "attempt to call global 'pritn' (a nil value); did you mean 'print'?\n",
+      ['foo.bar = 1'] = "attempt to index global 'foo' (a nil value); nothing has that name\n",
+      ['ms.scope(function() ms.kd() end)'] = 'target expected, got nil; help(ms.kd) says what it takes\n',
+      ['ms.exit(7)'] = 'exit: message is nothing, expected a string; help(ms.exit) says what it takes\n',
+      ['local f = function() error "target expected" end ms.scope(f)'] = ':5: target expected\n',
+      ['local f = function() return nil + 1 end ms.scope(f)'] = ':5: attempt to perform arithmetic on a nil value\n',
+    } do tools.says(want, complaint(made .. body)) end
+    tools.says("; a recipe begins with: local ms = require 'moonstill'", complaint 'ms.kd()')
   end)
 
   it('what the library does for itself blames no line', function()

@@ -96,6 +96,7 @@ describe('a printed value', function()
     tools.says({ 'ms.kd has ', 'objectives, ', '; help(ms.kd) tells more' }, (pretty.show(ms.kd, 80):gsub('\n', ' ')))
     local text = pretty.show(ms.generate, 60)
     tools.says({ 'ms.generate has answer', 'help(ms.generate) tells' }, (text:gsub('\n', ' ')))
+    assert.is_nil(pretty.show(ms.tensor, 80):find 'wrap') -- what modules hand to each other
     assert.truthy(width(text) <= 60)
     assert.equal(tostring(ms), pretty.show(ms, 80))
   end)

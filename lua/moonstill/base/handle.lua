@@ -131,6 +131,9 @@ end
 --- @param what string its kind
 --- @param x any
 --- @return ffi.cdata*
-function M.pointer(what, x) return kinds[what].pointer(x) end
+function M.pointer(what, x)
+  if not kinds[what] then fail('%s expected, got %s', what, M.what(x)) end -- none is there yet
+  return kinds[what].pointer(x)
+end
 
 return M

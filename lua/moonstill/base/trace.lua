@@ -21,8 +21,8 @@ end
 
 -- The frame at a level of a thread: of this one as the caller sees it.
 local function frame_at(thread, level, what)
-  if thread then return debug.getinfo(thread, level, what) end
-  return debug.getinfo(level + 2, what)
+  if thread then return (debug.getinfo(thread, level, what)) end
+  return (debug.getinfo(level + 2, what)) -- no tail call, which would be a level less
 end
 
 -- The user's own lines from a level on, innermost first.
@@ -70,8 +70,43 @@ local function with_place(value, lines)
   return (lines[1] and lines[1].place or '') .. rest
 end
 
+-- The first argument of the function at a level, as `frame_at` of the caller counts.
+local function first_argument(thread, level)
+  if thread then return (select(2, debug.getlocal(thread, level, 1))) end
+  return (select(2, debug.getlocal(level + 2, 1)))
+end
+
+-- The library's function that the user's innermost line has called, with its first argument as
+-- `first`; nil where it has called none.
+local function called(thread)
+  local level, before = thread and 0 or 1, nil
+  while true do
+    local frame = frame_at(thread, level, 'Snlf')
+    if not frame then return nil end
+    if frame.what ~= 'C' and frame.currentline > 0 and not fail.is_ours(frame.source) then break end
+    before = frame.what ~= 'C' and frame or nil
+    if before then before.first = first_argument(thread, level) end
+    level = level + 1
+  end
+  return before and before.func ~= M.handler and before or nil
+end
+
+local hint -- see `hint_by`
+
+--- Gives a function that says what to add to a message, given that and the frame of the library's
+--- function that the user's own line had called, if any.
+--- @param f fun(message: string, frame?: table): string
+function M.hint_by(f) hint = f end
+
+local function with_hint(value, thread)
+  if not hint or type(value) ~= 'string' or rawequal(noted.value, value) then return value end
+  local ok, more = pcall(hint, value, called(thread))
+  return ok and value .. more or value
+end
+
 --- Notes the user's own lines at an error and returns its value; a message that begins with a line
---- of the library begins with the user's then. With MS_TRACE it gets a whole traceback.
+--- of the library begins with the user's then, and ends with what may have been meant. With
+--- MS_TRACE it gets a whole traceback.
 --- @param value any
 --- @return any
 function M.handler(value)
@@ -83,9 +118,16 @@ function M.handler(value)
     return (debug.traceback(value, 2)) -- no tail call, which would be a level less
   end
   local lines = lines_from(nil, 1)
-  value = with_place(value, lines)
+  value = with_hint(with_place(value, lines))
   note(value, coroutine.running() or 'main', lines)
   return value
+end
+
+-- Whether lines tell nothing: one alone, which the message has or which was typed just now.
+local function is_plain(all, message)
+  local place = #all == 1 and all[1].place
+  return place and (message:sub(1, #place) == place or place == 'prompt:1: '
+    or place == '(command line):1: ')
 end
 
 --- The user's own lines at an error that was noted, as texts, where there are more of them than the
@@ -96,7 +138,7 @@ end
 function M.lines(value, message)
   local all, texts = rawequal(noted.value, value) and noted.lines or {}, {}
   noted = {} -- an equal one comes from elsewhere
-  if #all == 1 and message:sub(1, #all[1].place) == all[1].place then return texts end
+  if is_plain(all, message) then return texts end
   for i, line in ipairs(all) do
     if i <= FIRST or i > #all - LAST then
       texts[#texts + 1] = line.place .. line.text
@@ -110,8 +152,13 @@ end
 -- The results of a coroutine, or its error with the lines that it has left.
 local function resumed(co, ok, ...)
   if ok then return ... end
-  if not os.getenv 'MS_TRACE' then note((...), co, lines_from(co, 0)) end
-  error((...), 0)
+  local value = ...
+  if not os.getenv 'MS_TRACE' then
+    local lines = lines_from(co, 0)
+    value = with_hint(with_place(value, lines), co)
+    note(value, co, lines)
+  end
+  error(value, 0)
 end
 
 --- As `coroutine.wrap`, but an error inside stays as it is, with the lines that led to it.

@@ -114,6 +114,7 @@ commands['-h'] = commands['--help']
 local function set_globals()
   help = function(...) return require 'moonstill.prompt.help'(...) end
   rawset(coroutine, 'wrap', trace.wrap)
+  trace.hint_by(function(...) return require 'moonstill.prompt.slips'(...) end)
 end
 
 -- What needs no environment.

@@ -117,8 +117,11 @@ local function of_module(module, x, fields)
   if type(x) == 'table' then add_keys(fields, x, is_no_function) end
 end
 
--- The names that may follow a value behind a dot, and those behind a colon.
-local function members(x)
+--- The names that may follow a value behind a dot, and those behind a colon.
+--- @param x any
+--- @return table<string, true> fields
+--- @return table<string, true> methods
+function M.members(x)
   local fields, methods, kind = {}, {}, catalog.kind_of(x)
   local module = catalog.module_of(x)
   if x == package.loaded.moonstill then
@@ -147,7 +150,7 @@ end
 -- What may stand in the place of ".na" or ":na" behind a value: a method behind a dot, too, of an
 -- object that has no such field, with its colon.
 local function member_candidates(x, separator, prefix)
-  local fields, methods = members(x)
+  local fields, methods = M.members(x)
   local found, others = {}, {}
   if separator == ':' then
     add_beginning(found, methods, prefix, ':', '')

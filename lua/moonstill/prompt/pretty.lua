@@ -132,7 +132,8 @@ end
 
 -- A module by what it has.
 local function module_text(name, t, columns)
-  local list = table.concat(sorted.keys(t), ', ')
+  local complete = require 'moonstill.prompt.complete' -- which is needed here alone
+  local list = table.concat(sorted.keys((complete.members(t))), ', ')
   local text = ('%s has %s; help(%s) tells more'):format(name, list, name)
   return table.concat(layout.wrap(text, columns), '\n')
 end
