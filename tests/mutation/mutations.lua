@@ -549,7 +549,7 @@ return {
   { name = 'rows are added behind a torn line', file = 'lua/moonstill/prompt/slash.lua', specs = { 'talk' },
     old = "if file:read(1) ~= '\\n' then", new = 'if false then' },
   { name = 'a last expression is a tail call', file = 'lua/moonstill/prompt/chunk.lua', specs = { 'chunk' },
-    old = "local PASS = 'return (...)(%s\\n)'", new = "local PASS = 'return %s\\n'" },
+    old = "local PASS = 'return (...)(%s)'", new = "local PASS = 'return %s'" },
   { name = 'a string in quotes waits for more lines', file = 'lua/moonstill/prompt/chunk.lua', specs = { 'chunk' },
     old = "and not why:find('unfinished string', 1, true) and true", new = '' },
   { name = 'completion runs what users have in metatables', file = 'lua/moonstill/prompt/complete.lua',

@@ -44,6 +44,9 @@ describe('a text at the prompt', function()
     rawset(_G, 'whose', function() return (line()) end)
     assert.same({ n = 1, 1 }, values 'whose()')
     assert.same({ n = 1, 3 }, values 'local a = 1\n\nwhose()')
+    for text, want in pairs { ['nothing_at_all.x'] = 1, ['local a = 1\nnothing_at_all.x -- why'] = 2, ['-nil'] = 1 } do
+      tools.fails(('prompt:%d: attempt to'):format(want), chunk.compile(text), pass)
+    end
     rawset(_G, 'whose', nil)
   end)
 

@@ -156,6 +156,17 @@ describe('the prompt on a terminal', function()
   end)
 end)
 
+describe('the prompt on a narrow terminal', function()
+  it('breaks what it says between words', function()
+    local it_is = open(tools.folder(), '', 40)
+    it_is:wait '> '
+    assert.truthy(it_is:type('local z = 3'):find('ends with this line;\r\nwithout', 1, true))
+    assert.truthy(it_is:type('ms.batch(1)'):find('expected; help(ms.batch) says what it\r\n  takes\r\n', 1, true))
+    assert.falsy(it_is:type('error "\\27[2J"'):find('\27[2J', 1, true)) -- no control character goes through
+    assert.equal(0, it_is:leave())
+  end)
+end)
+
 describe('the prompt on a terminal that is dumb', function()
   it('writes no control characters, and does all else', function()
     local it_is = open(tools.folder(), 'TERM=dumb')

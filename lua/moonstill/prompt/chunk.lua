@@ -8,7 +8,7 @@ local NAME = '=prompt' -- how errors call the chunk
 
 -- A call in the place of an expression's value must not be a tail call, which would leave no line
 -- to blame: the values go through the chunk's first argument, a function that returns them.
-local PASS = 'return (...)(%s\n)'
+local PASS = 'return (...)(%s)'
 
 -- The text up to the last word that is neither a comment nor a semicolon.
 local function trimmed(text)

@@ -92,8 +92,9 @@ local function tell_locals(text)
   local names = chunk_of.unused_locals(text)
   if #names == 0 then return end
   io.stdout:flush()
-  io.stderr:write(("note: the local %s ends with %s; without 'local' it stays\n")
-    :format(table.concat(names, ', '), text:find '\n' and 'these lines' or 'this line'))
+  local note = ("note: the local %s ends with %s; without 'local' it stays")
+    :format(table.concat(names, ', '), text:find '\n' and 'these lines' or 'this line')
+  io.stderr:write(screen.wrapped(2, note), '\n')
 end
 
 local function pass(...) return ... end
