@@ -22,10 +22,13 @@ local cfg = ms.config({
 local o = ms.setup(cfg, { teachers = { cfg.teacher }, on = cfg.kd.on })
 local student, teacher = o.student, o.teachers[1]
 
-local run = ms.run.open(cfg, { student = student, data = o.train, carry = o.carry,
+local run = ms.run.open(cfg, {
+  student = student, data = o.train, carry = o.carry,
   validation = { data = o.valid, teacher = teacher, vocab = o.vocab },
-  schedules = { lr = ms.schedule.of(cfg.optim),
-    kd = ms.schedule.linear { from = cfg.kd.first_weight, to = cfg.kd.weight } } })
+  schedules = {
+    lr = ms.schedule.of(cfg.optim),
+    kd = ms.schedule.linear { from = cfg.kd.first_weight, to = cfg.kd.weight },
+  } })
 
 for step in run:steps() do
   for batch in step:micro_batches() do

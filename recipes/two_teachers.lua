@@ -38,7 +38,8 @@ local run = ms.run.open(cfg, { student = student, data = o.train, carry = o.carr
 --- The student against each teacher: forward KL over all ids, whatever it learns by.
 local function validate()
   for i, teacher in ipairs(o.teachers) do
-    run:validate { data = o.valid, teacher = teacher, vocab = o.vocab, kd = { name = names[i] } }
+    run:validate { data = o.valid, teacher = teacher, vocab = o.vocab,
+      kd = { name = names[i] } }
   end
 end
 
