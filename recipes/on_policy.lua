@@ -87,7 +87,7 @@ end
 --- takes 1: so they are spread evenly, and the account lies in the state.
 local function is_own(step, state)
   state.account = state.account + step.share
-  if state.account < 1 - 1e-9 then return false end -- ten times 0.1 is not quite 1
+  if state.account < 1 - 1e-9 then return false end -- 10 * 0.1 is less than 1
   state.account = state.account - 1
   return true
 end
