@@ -124,6 +124,7 @@ describe('the command line', function()
     tools.write(place .. '/a.lua', '')
     local own = 'P/a.yaml is a configuration, which stands behind a recipe: moonstill P/a.lua P/a.yaml'
     assert.equal(own, said 'a.yaml')
+    assert.equal('P/a is not there; did you mean P/a.lua?', said 'a')
     for _, name in ipairs { 'd.jsonl', 'd.json', 'd.csv', 'd.txt', 'd.jsonl.gz' } do
       assert.equal(('P/%s is data: moonstill data show P/%s model=FOLDER shows it as it is learnt; a recipe takes it '
         .. 'as data.train=P/%s'):format(name, name, name), said(name, '{}'))

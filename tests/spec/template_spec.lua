@@ -74,6 +74,8 @@ describe('the chat template of a folder', function()
     assert.equal('<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n', (chat:render(ASKED,
       { add_generation_prompt = true })))
     refused('there is no chat template', function() ms.chat.open(templates.folder()):render(ASKED) end)
+    refused('messages is a number, expected a table', function() chat:render(3) end)
+    refused('messages is a number, expected a table', function() chat:prompt(3) end)
     refused('there is no chat template to write messages with', function()
       ms.chat.open(templates.folder()):encode { messages = ASKED }
     end)

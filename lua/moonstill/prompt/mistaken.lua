@@ -35,6 +35,9 @@ end
 --- @return string?
 function M.instead(path)
   local kind, ending = C.ms_path_kind(path), ending_of(path)
+  if kind == 0 and C.ms_path_kind(path .. '.lua') == FILE then
+    return ('is not there; did you mean %s.lua?'):format(path)
+  end
   if kind == FOLDER then return of_folder(path) end
   if kind ~= FILE or ending == 'lua' then return nil end
   if ending == 'yaml' or ending == 'yml' then

@@ -160,6 +160,7 @@ end
 function methods:render(messages, options)
   if not self.set then fail('chat: there is no chat template') end
   options = options or {}
+  check.table('chat', 'messages', messages)
   local talk = prepare.conversation(self, { messages = json.array(messages), tools = options.tools,
     documents = options.documents, args = options.args })
   local r = prepare.render(self, talk, talk.messages, options.add_generation_prompt or false)
