@@ -19,7 +19,8 @@ local M = {}
 -- What the divergence from a teacher is.
 local DIVERGENCE = {
   objective = schema.one_of(kd.objectives, nil, 'divergence from the teacher, over all ids'),
-  temperature = option(1, 'T of both distributions in it', 'number >= 0.001 <= 1000'),
+  temperature = option(1, 'T of both distributions in it, which has the factor T^2 then (tvd: T)',
+    'number >= 0.001 <= 1000'),
 }
 for name, parameter in sorted.pairs(objectives.options) do DIVERGENCE[name] = parameter end
 
