@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "launch.h"
 #include "prompt.h"
 #include "signals.h"
 
@@ -33,6 +34,7 @@ static int start(lua_State *L) {
   lua_call(L, 1, 1);
   lua_getfield(L, -1, "main");
   ms_prompt_push(L);
+  ms_launch_push(L);
   lua_call(L, 1, 1);
   return 1;
 }
@@ -57,6 +59,7 @@ static void fill_streams(void) {
 int main(int argc, char **argv) {
   fill_streams();
   bound_spinning(argv);
+  ms_rank_start();
   ms_signals_start();
   lua_State *L = luaL_newstate();
   if (!L) {

@@ -178,12 +178,24 @@ ms_status ms_tensor_write_double(ms_tensor *t, const double *data, int64_t count
 
 /* This process alone: rank 0 of 1. A group lives until its process ends. */
 ms_group *ms_group_self(void);
+/* All ranks that were launched together, as by mpirun; the process alone where it was not launched so.
+ * The first call joins them: every rank makes it. Ranks share the cores of their machine unless
+ * OMP_NUM_THREADS says otherwise. MS_GROUP=self: alone all the same; MS_GROUP_TIMEOUT: seconds that a rank
+ * waits for one that does nothing; MS_GROUP_CHECK=1: all ranks' calls are compared before they begin. */
+ms_status ms_group_world(ms_group **group);
+/* Called by a rank that fails, before it says why: 1 where it is the first one of its machine, 0 where
+ * another was, -1 where that is not known. */
+int ms_group_fails(void);
+/* Ends all ranks that this one was launched with, with a status, this one too; alone it does nothing. */
+void ms_group_abort(int status);
 int32_t ms_group_rank(const ms_group *group); /* from 0 */
 int32_t ms_group_size(const ms_group *group);
 /* Adds x[n] up over the ranks, in place: every rank gets the same bits. */
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
-/* Gives rank 0's bytes to all; every rank calls with as many. */
-ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes);
+/* Gives the root's bytes to all; every rank calls with as many. */
+ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t root);
+/* Nobody goes on before all are here. */
+ms_status ms_group_barrier(ms_group *group);
 
 /* ---- operations: one kernel each, on tensors of one device ---- */
 

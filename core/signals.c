@@ -8,8 +8,9 @@
 #include "base/system.h"
 #include "moonstill.h"
 
-/* Ctrl-C, a polite kill, a terminal that was closed, a limit of processor time. */
-static const int asks_to_end[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
+/* Ctrl-C, a polite kill, a terminal that was closed, a limit of processor time, a batch system or who
+ * launched the ranks (launch.c). */
+static const int asks_to_end[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU, SIGUSR1};
 enum { ASKS = sizeof asks_to_end / sizeof *asks_to_end };
 static struct sigaction old[ASKS];
 static int watching;

@@ -1,16 +1,32 @@
 /* group.c - what Lua asks of any group. */
 #include "group.h"
 
+size_t ms_element_size(int dtype) {
+  static const uint8_t size[] = {
+      [MS_F32] = 4, [MS_BF16] = 2, [MS_I32] = 4, [MS_I64] = 8, [MS_U8] = 1, [MS_F64] = 8};
+  return dtype >= MS_F32 && dtype <= MS_F64 ? size[dtype] : 0;
+}
+
+ms_status ms_group_check_dtype(int dtype) {
+  MS_REQUIRE(ms_element_size(dtype), "group: %d is no dtype of a group's numbers", dtype);
+  return MS_OK;
+}
+
 int32_t ms_group_rank(const ms_group *group) { return group->rank; }
 
 int32_t ms_group_size(const ms_group *group) { return group->size; }
 
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n) {
   MS_REQUIRE(group && (x || !n) && n >= 0, "group: no group or no numbers");
-  return group->ops->sum_host(group, x, n);
+  return group->ops->all_reduce(group, NULL, x, MS_F64, n, MS_SUM, NULL);
 }
 
-ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes) {
+ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t root) {
   MS_REQUIRE(group && (data || !bytes) && bytes >= 0, "group: no group or no data");
-  return group->ops->broadcast(group, data, bytes);
+  return group->ops->broadcast(group, NULL, data, MS_U8, bytes, root, NULL);
+}
+
+ms_status ms_group_barrier(ms_group *group) {
+  MS_REQUIRE(group, "group: no group");
+  return group->ops->barrier(group);
 }

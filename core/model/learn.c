@@ -317,8 +317,8 @@ static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, cons
 
 ms_status ms_model_sum_gradients(ms_model *m, ms_group *group) {
   if (m->summed || !m->gradient_arena) return MS_OK;
-  MS_TRY(group->ops->sum(group, m->dev->stream, m->gradient_arena,
-                         (int64_t)(m->gradient_bytes / sizeof(float))));
+  MS_TRY(group->ops->all_reduce(group, m->dev->stream, m->gradient_arena, MS_F32,
+                                (int64_t)(m->gradient_bytes / sizeof(float)), MS_SUM, NULL));
   m->summed = 1;
   return MS_OK;
 }

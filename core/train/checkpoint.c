@@ -404,7 +404,7 @@ ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   ms_group *group = opt->group;
   ms_status st = group->rank == 0 ? write_folder(path, model, opt, state) : MS_OK, first = st;
-  MS_TRY(group->ops->broadcast(group, &first, sizeof first));
+  MS_TRY(ms_group_broadcast(group, &first, sizeof first, 0));
   if (group->rank && first != MS_OK)
     return MS_FAIL(MS_EGROUP, "%s: rank 0 could not write it: its message says why", path);
   return st;

@@ -63,25 +63,26 @@ static void waits_once(int dtype) {
 static int sums;
 static int32_t first;
 
-static ms_status twice(ms_group *g, ms_stream *s, float *x, int64_t n) {
-  sums++;
-  for (int64_t i = 0; i < n; i++) x[i] *= 2;
+static ms_status twice(ms_group *g, ms_stream *s, void *x, int dtype, int64_t n, ms_reduction how,
+                       ms_work **work) {
+  CHECK(how == MS_SUM && !work && (dtype == MS_F32 || dtype == MS_F64));
+  sums += dtype == MS_F32;
+  for (int64_t i = 0; i < n; i++)
+    if (dtype == MS_F32)
+      ((float *)x)[i] *= 2;
+    else
+      ((double *)x)[i] *= 2;
   return MS_OK;
 }
 
-static ms_status twice_host(ms_group *g, double *x, int64_t n) {
-  for (int64_t i = 0; i < n; i++) x[i] *= 2;
-  return MS_OK;
-}
-
-static ms_status give_first(ms_group *g, void *x, int64_t bytes) {
-  CHECK(bytes == sizeof first);
+static ms_status give_first(ms_group *g, ms_stream *s, void *x, int dtype, int64_t n, int32_t root,
+                            ms_work **work) {
+  CHECK(dtype == MS_U8 && n == sizeof first && root == 0 && !work);
   if (g->rank) memcpy(x, &first, sizeof first);
   return MS_OK;
 }
 
-static const ms_group_ops two = {
-    .name = "two", .sum = twice, .sum_host = twice_host, .broadcast = give_first};
+static const ms_group_ops two = {.name = "two", .all_reduce = twice, .broadcast = give_first};
 static ms_group pair = {.ops = &two, .rank = 1, .size = 2};
 
 static void learn(ms_model *m, ms_group *last, ms_status want) {
@@ -163,9 +164,9 @@ int main(void) {
   int32_t y = 7;
   first = 9;
   CHECK(ms_group_sum(&pair, x, 2) == MS_OK && x[0] == 2 && x[1] == 4);
-  CHECK(ms_group_broadcast(&pair, &y, sizeof y) == MS_OK && y == 9);
+  CHECK(ms_group_broadcast(&pair, &y, sizeof y, 0) == MS_OK && y == 9);
   CHECK(ms_group_sum(ms_group_self(), x, 2) == MS_OK && x[0] == 2 && x[1] == 4);
-  CHECK(ms_group_broadcast(ms_group_self(), &y, sizeof y) == MS_OK && y == 9);
+  CHECK(ms_group_broadcast(ms_group_self(), &y, sizeof y, 0) == MS_OK && y == 9);
   CHECK(ms_group_rank(&pair) == 1 && ms_group_size(&pair) == 2);
   CHECK(ms_group_rank(ms_group_self()) == 0 && ms_group_size(ms_group_self()) == 1);
 

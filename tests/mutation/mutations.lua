@@ -14,6 +14,36 @@ local samples = { 'chat', 'dataset' }
 local answers = { 'ends', 'answers' }
 
 return {
+  -- ranks -------------------------------------------------------------------------------------
+  { name = 'sums of ranks begin with the own part', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = 'part[r] = r == me ?', new = 'part[(r + size - me) % size] = r == me ?' },
+  { name = 'the own part of a sum is left out', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = '? w->x + w->from[me] : w->scratch', new = '? w->scratch : w->scratch' },
+  { name = 'parts of a sum are not gathered', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = '    add_parts(w);\n    return gather_parts(w);', new = '    add_parts(w);\n    return MS_OK;' },
+  { name = 'a sum of bf16 is rounded at each rank', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = 'REDUCE(reduce_bf16, uint16_t, float, bf16_value, bf16_of, PLUS)',
+    new = '#define TWICE(a, b) bf16_value(bf16_of((a) + (b)))\n'
+      .. 'REDUCE(reduce_bf16, uint16_t, float, bf16_value, bf16_of, TWICE)' },
+  { name = 'members of a part of a group in order of their keys, backwards', file = 'core/group/exchange.c',
+    specs = { 'groups.c' }, old = 'said[3 * made->member[at - 1] + 1] > said',
+    new = 'said[3 * made->member[at - 1] + 1] < said' },
+  { name = 'a barrier after half of the ranks', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = '  if (step >= size) {', new = '  if (2 * step >= size) {' },
+  { name = 'calls of ranks are said and not compared', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = 'a->count == b->count &&', new = '1 &&' },
+  { name = 'ranks that all wait do so for good', file = 'core/group/watch.c', specs = { 'groups.c' },
+    old = 'if (stuck >= 3)', new = 'if (0)' },
+  { name = 'a rank at work is taken for one that does nothing', file = 'core/group/watch.c', specs = { 'groups.c' },
+    old = 'if (somebody_works()) idle = now;', new = '' },
+  { name = 'every rank takes the first micro-batches', file = 'lua/moonstill/base/ranks.lua', specs = { 'launch' },
+    old = 'for i = self.rank + 1, #list, self.size do', new = 'for i = 1, #list, self.size do' },
+  { name = 'a rank without a micro-batch counts a token', file = 'lua/moonstill/train/step.lua', specs = { 'launch' },
+    old = '(self.idle and 0 or batch:tokens())', new = 'batch:tokens()' },
+  { name = 'a failed write is not known to other ranks', file = 'lua/moonstill/base/ranks.lua', specs = { 'launch' },
+    old = 'self:first(not ok and tostring(value) or nil)', new = 'self:first(nil)' },
+  { name = 'Ctrl-C is not sent on to ranks', file = 'core/launch.c', specs = { 'launch' },
+    old = '  kill((pid_t)child, number);', new = '' },
   -- matrix products ---------------------------------------------------------------------------
   { name = 'the second piece of a sum overwrites the first', file = 'kernels/cpu/gemm.c',
     specs = products, old = 'p->add || w->t0)', new = 'p->add)' },

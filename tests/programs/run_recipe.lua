@@ -76,13 +76,15 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, validate = 0, dtype = 
   itself = false } -- whether the run validates by itself
 -- What disturbs some steps: no part of the run's settings.
 M.disturbances = { rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2,
-  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0, interrupt_in = -1 }
+  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0, interrupt_in = -1,
+  on_rank = -1 }
 for key, value in pairs(M.disturbances) do M.schema[key] = value end
 
 ffi.cdef 'int getpid(void); int kill(int pid, int signal); int usleep(unsigned usec);'
 
 -- What is special about some steps.
 local function disturb(cfg, step)
+  if cfg.on_rank >= 0 and cfg.on_rank ~= step.run.ranks.rank then return end
   if step.number == cfg.wait_at then -- until the tester lets go on
     tools.write(cfg.output .. '/waiting', '')
     while tools.exists(cfg.output .. '/waiting') do ffi.C.usleep(10000) end

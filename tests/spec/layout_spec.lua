@@ -107,7 +107,8 @@ describe('--help', function()
     for _, row in ipairs(usage.environment) do known[row[1]] = true end
     for name in list:gmatch '[A-Z_]+' do
       count = count + 1
-      assert.is_true(known[name], name)
+      local launcher = name:find '^OMPI_' or name:find '^PMI' -- by these who launches ranks tells them who they are
+      assert.is_true(known[name] or launcher ~= nil, name)
     end
     assert.is_true(count > 8, count)
     local text = lines_of '--help'

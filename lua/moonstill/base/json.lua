@@ -17,6 +17,7 @@ local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local known = require 'moonstill.base.options'.known
 local paths = require 'moonstill.base.paths'
+local ranks = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
 local stream = require 'moonstill.base.stream'
 
@@ -590,7 +591,7 @@ end
 function M.write(path, value, options)
   check.path('json', path)
   local text = M.encode(value, options) .. '\n'
-  check(C.ms_file_write(path, text, #text))
+  ranks.write_file(path, text)
 end
 
 --- Writes a file of lines, as a whole or not at all; its folder is made where there is none.
@@ -601,7 +602,7 @@ function M.write_lines(path, lines)
   local text = table.concat(check.table('json', 'lines', lines), '\n') .. (lines[1] and '\n' or '')
   local folder = path:match '^(.*)/'
   if folder and folder ~= '' then check.file(C.ms_dir_make(folder)) end
-  check(C.ms_file_write(path, text, #text))
+  ranks.write_file(path, text)
 end
 
 return M

@@ -150,6 +150,11 @@ local function check_pairs(prompts, answers, weights)
   end
 end
 
+--- A batch in which nothing counts, for a rank that has none while others have.
+--- @package
+--- @return ms_batch
+function M.idle() return pack { { tokens = { 0 }, weight = 0 } } end
+
 --- `ms.batch(prompts, answers, weights)`: prompts with their answers, such as `generate` gives. The
 --- answers' tokens are supervised.
 --- @param prompts integer[][]

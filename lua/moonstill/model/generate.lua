@@ -485,7 +485,7 @@ function M.write(path, model, chat, prompts, options)
     lines[i] = M.line(row)
   end
   local text = table.concat(lines)
-  if ranks.world().writes then check(C.ms_file_write(path, text, #text)) end
+  ranks.write_file(path, text)
   local quiet = options and rawget(options, 'quiet')
   if not quiet then ranks.world():say(summary(path, rows, report)) end
   return report

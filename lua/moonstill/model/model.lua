@@ -16,6 +16,7 @@ local generate = require 'moonstill.model.generate'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
+local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
@@ -206,7 +207,9 @@ function methods:save(path, options)
   local carry = o.carry and check.text('model:save', 'carry', o.carry)
   check.path('model:save', path)
   self:add_ends(carry and find_ends(self, carry) or {})
-  check(C.ms_model_save(p, path, carry, DTYPE[o.dtype], o.shard_bytes))
+  ranks.world():write(function()
+    check(C.ms_model_save(p, path, carry, DTYPE[o.dtype], o.shard_bytes))
+  end)
   return self
 end
 

@@ -6,7 +6,6 @@
 --- beyond six of them with marks on the line. Points that are not finite, beyond 1e300, below
 --- 1e-280 on a logarithmic axis, or null in JSON are left out; values that agree in 12 digits are
 --- drawn as equal. The SVG needs no font, script or style from elsewhere.
-local C = require 'moonstill.C'
 local axes = require 'moonstill.plot.axes'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
@@ -53,7 +52,7 @@ function M.svg(panels, options) return picture(panels, options) end
 function M.write(path, panels, options)
   local text = picture(panels, options)
   check.path('plot', path)
-  if ranks.world().writes then check(C.ms_file_write(path, text, #text)) end
+  ranks.write_file(path, text)
 end
 
 --- A panel as lines of text, for a terminal: one letter a series, the later ones on top.

@@ -10,10 +10,17 @@ local M = {}
 
 local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 
+local terminal -- see core/prompt.h and core/launch.h
+
 local function complain(text)
+  local message, number = printable(message_of(text)), tonumber(os.getenv 'OMPI_COMM_WORLD_RANK')
   io.stdout:flush()
-  text = 'moonstill: ' .. printable(message_of(text))
-  io.stderr:write(screen.wrapped(2, text, 2), '\n')
+  if number and not require 'moonstill.base.ranks'.says_why() then return end
+  if number and number > 0 then
+    terminal.rank_say(('moonstill: rank %d: %s'):format(number, message))
+  else
+    io.stderr:write(screen.wrapped(2, 'moonstill: ' .. message, 2), '\n')
+  end
 end
 
 local function misuse(text)
@@ -106,6 +113,8 @@ commands = {
     return OK
   end,
   ['--version'] = print_version,
+  ['-n'] = function(prompt) return require 'moonstill.prompt.launch'.run(prompt, arg) end,
+  ranks = function() return require 'moonstill.prompt.launch'.list() end,
   ['-e'] = function() return run_code(arg[2]) end,
 }
 commands['-h'] = commands['--help']
@@ -120,10 +129,7 @@ end
 -- What needs no environment.
 local HARMLESS = { ['--help'] = true, ['-h'] = true }
 
---- Does what `arg` says; main.c calls it.
---- @param prompt table the terminal, see core/prompt.h
---- @return integer the exit status
-function M.main(prompt)
+local function main(prompt)
   local first = arg[1]
   set_globals()
   local wrong = not HARMLESS[first] and require 'moonstill.prompt.environment'.wrong()
@@ -137,6 +143,23 @@ function M.main(prompt)
   end
   if first:sub(1, 1) == '-' then return misuse('unknown option ' .. first .. hint(first)) end
   return run_recipe(first)
+end
+
+-- A rank that has failed ends the others, which would wait for it. One that was asked to end has
+-- been so with all others.
+local function end_ranks(status)
+  if status == OK or status >= INTERRUPTED or not os.getenv 'OMPI_COMM_WORLD_SIZE' then return end
+  require 'moonstill.base.ranks'.abort(status)
+end
+
+--- Does what `arg` says; main.c calls it.
+--- @param prompt table the terminal, see core/prompt.h and core/launch.h
+--- @return integer the exit status
+function M.main(prompt)
+  terminal = prompt
+  local status = main(prompt)
+  end_ranks(status)
+  return status
 end
 
 return M

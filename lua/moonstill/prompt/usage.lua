@@ -10,6 +10,7 @@ local M = {}
 --- What may stand behind `moonstill`, and what it does.
 M.commands = {
   { 'RECIPE.lua [CONFIG.yaml] [key=value ...]', 'run a recipe; its own --help lists its keys' },
+  { '-n N RECIPE.lua ...', 'run a recipe as N ranks' },
   { '', 'a Lua prompt; help() there' },
   { '-e CODE [ARGUMENT ...]', 'run Lua code, with `ms` at hand' },
   { 'chat FOLDER [options]', 'talk to a model' },
@@ -37,6 +38,12 @@ M.environment = {
   { 'MS_TRACE', '1: errors have a traceback, and say where in the core they arose' },
   { 'MS_LOG', 'info: the core says what it does (files, memory, kernels); none: it leaves out '
     .. 'its warnings too' },
+  { 'MS_GROUP', 'self: a process alone, though it was launched as a rank; mpi: a rank of MPI' },
+  { 'MS_GROUP_TIMEOUT', 'seconds that a rank waits for one that does nothing; 600 without it' },
+  { 'MS_GROUP_CHECK', '1: what ranks call is compared before each call' },
+  { 'MS_RANK_LOGS', 'folder for what ranks but the first print; -n N --logs FOLDER sets it' },
+  { 'MS_MPI_LIB', 'path of moonstill-mpi.so; beside the program without it' },
+  { 'PATH', 'where mpirun is looked for' },
   { 'MS_LIB', 'under a stock LuaJIT: the path of libmoonstill.so' },
   { 'NO_COLOR', '1: no colours' },
   { 'TERM', 'dumb: no colours, and nothing is written over' },

@@ -326,8 +326,16 @@ local function keep_template(run)
   end
 end
 
+-- Ranks that read other files, or the same ones in another state, would each go their own way.
+local function check_ranks(run)
+  if run.ranks:same(run.fingerprint or '') then return end
+  error('run: the ranks have different training data: are its files the same on all machines, and '
+    .. 'was none changed just now?', 0)
+end
+
 -- Everything that can fail once the folder is the run's.
 local function start(run)
+  check_ranks(run)
   run.state.total = count_steps(run)
   run.student:add_ends(run.data.chat and run.data.chat.stop or {})
   keep_template(run)

@@ -7,6 +7,7 @@ local fail = require 'moonstill.base.fail'
 local json = require 'moonstill.base.json'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
+local ranks = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
 
 local M = {}
@@ -206,7 +207,7 @@ function M.write(folder, vocabulary, context)
   check(C.ms_dir_make(check.text('bpe', 'folder', folder)))
   local function put(name, value)
     local text = json.encode(value, { indent = 1, order = { 'version', 'id', 'type' } }) .. '\n'
-    check(C.ms_file_write(folder .. '/' .. name, text, #text))
+    ranks.write_file(folder .. '/' .. name, text)
   end
   put('tokenizer.json', tokenizer_json(vocabulary))
   put('tokenizer_config.json', settings(context))

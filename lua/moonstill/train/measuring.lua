@@ -1,6 +1,7 @@
 --- Losses over a whole data set, with the normalisation of training: the cross-entropy of the
 --- labels and, with a teacher, a divergence from it. No run is needed.
 local C = require 'moonstill.C'
+local batches = require 'moonstill.data.batch'
 local fail = require 'moonstill.base.fail'
 local kd = require 'moonstill.loss.kd'
 local packing = require 'moonstill.data.packing'
@@ -92,8 +93,9 @@ local function evaluate_batch(o, how, batch, sums)
   if target then target:free() end
 end
 
+-- A rank without any samples evaluates a batch in which nothing counts, so that it knows the terms.
 local function evaluate_samples(o, how, samples, sums)
-  local batch = o.data:batch(samples)
+  local batch = samples and o.data:batch(samples) or batches.idle()
   local ok, why = pcall(evaluate_batch, o, how, batch, sums)
   batch:free()
   if not ok then error(why, 0) end
@@ -127,7 +129,7 @@ local function evaluate(o, how, sums)
   local at = { done = 0, total = math.ceil(#all / o.ranks.size), clock = C.ms_clock() }
   while at.done < at.total do -- on every rank as often, as each asks whether to stop
     at.done = at.done + 1
-    if own[at.done] then evaluate_samples(o, how, own[at.done], sums) end
+    if own[at.done] or at.done == 1 then evaluate_samples(o, how, own[at.done], sums) end
     if o.stop and o.stop() then return false end
     draw(o, at)
   end

@@ -1,5 +1,6 @@
 --- One optimiser step of a run, as the loop of a recipe sees it.
 local C = require 'moonstill.C'
+local batch_of = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local learning = require 'moonstill.train.learning'
@@ -37,6 +38,7 @@ function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
     unlearnt = {}, left = 0, planned = {},
     tokens = 0, seconds = 0, number = 0, open = false, used = false,
+    idle = false, -- whether its one batch is of a rank that has none
     tally = tally.new(run.ranks), loss = 0, grad_norm = 0, skipped = false, began = 0 }, class)
 end
 
@@ -84,6 +86,7 @@ end
 
 --- Frees the step's batches.
 function M.drop_batches(self)
+  self.idle = false
   for i = #self.batches, 1, -1 do
     step_of.set(self.batches[i], nil)
     self.batches[i]:free()
@@ -111,13 +114,18 @@ function M.take(self, batch)
   self.left = self.left + 1
 end
 
---- Adds up the weights and tokens of the step, of all ranks, once its batches are taken.
+--- Adds up the weights and tokens of the step, of all ranks, once its batches are taken. A rank
+--- that has none gets one in which nothing counts: it makes the calls that the others make.
 function M.measure(self)
   local sums = { 0, 0, 0 }
+  if #self.batches == 0 and self.run.ranks.size > 1 then
+    M.take(self, batch_of.idle())
+    self.idle = true
+  end
   for _, batch in ipairs(self.batches) do
     sums[1] = sums[1] + batch:weight 'response'
     sums[2] = sums[2] + batch:weight 'all'
-    sums[3] = sums[3] + batch:tokens()
+    sums[3] = sums[3] + (self.idle and 0 or batch:tokens())
   end
   self.run.ranks:sum(sums)
   self.norms.response, self.norms.all, self.tokens = unpack(sums)

@@ -1,0 +1,64 @@
+/* exchange.h - groups of ranks that send each other bytes, and the job that they belong to. */
+#ifndef MS_EXCHANGE_H
+#define MS_EXCHANGE_H
+#include "group.h"
+#include "transport.h"
+
+/* What the ranks of a group do together; `call` says which. */
+enum {
+  MS_CALL_ALL_REDUCE,
+  MS_CALL_REDUCE_SCATTER,
+  MS_CALL_ALL_GATHER,
+  MS_CALL_BROADCAST,
+  MS_CALL_ALL_TO_ALL,
+  MS_CALL_SEND,
+  MS_CALL_RECEIVE,
+  MS_CALL_BARRIER,
+  MS_CALL_SPLIT
+};
+
+/* One call of one rank, as other ranks see it. Where all ranks must say the same, they are compared. */
+typedef struct ms_call {
+  int64_t number; /* of the group's calls, from 1 */
+  int64_t count;  /* elements; those of all parts */
+  uint64_t parts; /* a hash of the parts */
+  int32_t group;  /* its context */
+  int32_t op, dtype, how;
+  int32_t peer; /* the root, or whom it is sent to or received from: a rank of the group; else -1 */
+} ms_call;
+
+enum { MS_CALL_TEXT = 160 };
+/* "all_reduce (sum) of 1000 f32, call 3 of group 0" */
+const char *ms_call_text(const ms_call *c, char *text);
+
+/* All ranks that were launched together. */
+typedef struct ms_job {
+  const ms_transport *transport;
+  int32_t contexts;       /* how many groups this rank knows of: the next one's context */
+  int checks;             /* calls are compared before they begin */
+  int broken;             /* a call has failed */
+  double timeout;         /* seconds that a rank waits for one that does nothing */
+  ms_work *works, **last; /* those under way, in the order in which they began */
+} ms_job;
+
+/* Begins a job; `world` is the group of all its ranks. */
+ms_status ms_exchange_open(const ms_transport *transport, int checks, double timeout,
+                           ms_group **world);
+
+/* ---- watch.c: what the ranks of this machine see of each other ---- */
+
+/* Memory that the job's ranks on this machine share; `name` is the same for all and new. */
+ms_status ms_watch_open(const char *name, int32_t rank, int32_t size);
+/* All ranks of the machine have opened it: nobody else finds it any more. */
+void ms_watch_close(const char *name);
+/* This rank has begun a call; has begun or ended to wait for one. */
+void ms_watch_call(const ms_call *c);
+void ms_watch_waits(const ms_call *c, int waits);
+/* Looks at the others while this rank waits: an error where no rank goes on, or where for longer than
+ * `timeout` none of those that can be seen has done anything. `since` is when this rank began to wait. */
+ms_status ms_watch_look(double since, double timeout);
+
+/* Whether this rank is the first one of its machine that fails; -1 where nobody is seen. */
+int ms_watch_fails(void);
+
+#endif

@@ -1,0 +1,183 @@
+/* watch.c - a page for each rank of a job, in memory that the ranks of a machine share: which call it
+ * is in, and whether it waits. So a rank that waits in vain can say what the others wait in.
+ *
+ * A rank that computes uses the processor. While one that is awaited does, a wait may last. */
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../base/memory.h"
+#include "exchange.h"
+
+typedef struct page {
+  _Atomic uint32_t version; /* odd while the page is written */
+  _Atomic int32_t pid;      /* 0: a rank of another machine */
+  _Atomic int32_t failed;   /* in the first page: a rank of this machine has said why it ends */
+  int32_t waits;
+  double since;
+  ms_call call;
+} page;
+
+static page *pages; /* NULL: nobody is seen */
+static int32_t me, ranks;
+
+static const char *const names[] = {[MS_CALL_ALL_REDUCE] = "all_reduce",
+                                    [MS_CALL_REDUCE_SCATTER] = "reduce_scatter",
+                                    [MS_CALL_ALL_GATHER] = "all_gather",
+                                    [MS_CALL_BROADCAST] = "broadcast",
+                                    [MS_CALL_ALL_TO_ALL] = "all_to_all",
+                                    [MS_CALL_SEND] = "send",
+                                    [MS_CALL_RECEIVE] = "receive",
+                                    [MS_CALL_BARRIER] = "barrier",
+                                    [MS_CALL_SPLIT] = "split"};
+static const char *const dtypes[] = {
+    [MS_F32] = "f32", [MS_BF16] = "bf16", [MS_F16] = "f16", [MS_I32] = "i32",
+    [MS_I64] = "i64", [MS_U8] = "u8",     [MS_F64] = "f64"};
+
+const char *ms_call_text(const ms_call *c, char *text) {
+  char *p = text + sprintf(text, "%s", names[c->op]);
+  if (c->op == MS_CALL_ALL_REDUCE || c->op == MS_CALL_REDUCE_SCATTER)
+    p += sprintf(p, " (%s)", c->how == MS_SUM ? "sum" : "max");
+  if (c->op != MS_CALL_BARRIER && c->op != MS_CALL_ALL_TO_ALL)
+    p += sprintf(p, " of %lld %s", (long long)c->count, dtypes[c->dtype]);
+  if (c->peer >= 0) p += sprintf(p, " %s rank %d", c->op == MS_CALL_SEND ? "to" : "from", c->peer);
+  if (c->number) p += sprintf(p, ", call %lld", (long long)c->number);
+  sprintf(p, " of group %d", c->group);
+  return text;
+}
+
+/* The file is removed at once: the memory lives as long as a rank has it. `name` is new, so what is
+ * there was made by a rank of this job. */
+ms_status ms_watch_open(const char *name, int32_t rank, int32_t size) {
+  char path[128];
+  size_t bytes = (size_t)size * sizeof(page);
+  snprintf(path, sizeof path, "/dev/shm/moonstill-%s", name);
+  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return MS_OK; /* no such place here: nobody is seen */
+  void *p = MAP_FAILED;
+  if (ftruncate(fd, (off_t)bytes) == 0)
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (p == MAP_FAILED) return MS_OK;
+  pages = p;
+  me = rank;
+  ranks = size;
+  atomic_store(&pages[me].pid, (int32_t)getpid());
+  return MS_OK;
+}
+
+void ms_watch_close(const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "/dev/shm/moonstill-%s", name);
+  unlink(path); /* several ranks do: the first one removes it */
+}
+
+static void write_page(const ms_call *c, int waits) {
+  if (!pages) return;
+  page *p = &pages[me];
+  atomic_fetch_add(&p->version, 1);
+  p->call = *c;
+  p->waits = waits;
+  p->since = ms_clock();
+  atomic_fetch_add(&p->version, 1);
+}
+
+void ms_watch_call(const ms_call *c) { write_page(c, 0); }
+void ms_watch_waits(const ms_call *c, int waits) { write_page(c, waits); }
+
+/* What a rank's page says: 0 where it has none, or is just writing it. */
+static int read_page(int32_t rank, page *out) {
+  page *p = &pages[rank];
+  uint32_t version = atomic_load(&p->version);
+  if (!atomic_load(&p->pid) || version % 2) return 0;
+  memcpy(out, p, sizeof *out);
+  atomic_thread_fence(memory_order_acquire);
+  return atomic_load(&p->version) == version;
+}
+
+int ms_watch_fails(void) { return pages ? !atomic_exchange(&pages[0].failed, 1) : -1; }
+
+/* Ticks of the processor that a process has used; -1 where that cannot be seen. */
+static int64_t used(int32_t pid) {
+  char path[64], line[512], *p;
+  long long user, system;
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  FILE *f = fopen(path, "r");
+  if (!f) return -1;
+  size_t n = fread(line, 1, sizeof line - 1, f);
+  fclose(f);
+  line[n] = 0;
+  p = strrchr(line, ')'); /* the name before it may hold anything */
+  if (!p ||
+      sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lld %lld", &user, &system) != 2)
+    return -1;
+  return user + system;
+}
+
+enum { MOST_SEEN = 64 };
+
+/* Whether a rank that does not wait has used the processor since the last look. */
+static int somebody_works(void) {
+  static int64_t before[MOST_SEEN];
+  int works = 0;
+  for (int32_t r = 0; r < ranks && r < MOST_SEEN; r++) {
+    page p;
+    if (r == me || !read_page(r, &p) || p.waits) continue;
+    int64_t now = used(p.pid);
+    works |= now > before[r];
+    before[r] = now;
+  }
+  return works;
+}
+
+/* "rank 0 waits in ..; rank 1 .." */
+static ms_status describe(const char *what) {
+  char *text = NULL, call[MS_CALL_TEXT];
+  void *memory = NULL;
+  size_t room = (size_t)ranks * (MS_CALL_TEXT + 64), at = 0;
+  MS_TRY(ms_alloc(room, "a message", &memory));
+  text = memory;
+  for (int32_t r = 0; r < ranks; r++) {
+    page p;
+    if (!read_page(r, &p)) continue;
+    at += (size_t)snprintf(text + at, room - at, "%srank %d %s %s", at ? "; " : "", r,
+                           p.waits ? "waits in" : "does something else since",
+                           p.call.number || p.waits ? ms_call_text(&p.call, call) : "its start");
+  }
+  ms_status st = MS_FAIL(MS_EGROUP, "group: %s: %s", what, text);
+  ms_free(text);
+  return st;
+}
+
+/* Whether all ranks wait, and have for two seconds. */
+static int all_wait(void) {
+  double now = ms_clock(); /* of the machine: the same for all */
+  for (int32_t r = 0; r < ranks; r++) {
+    page p;
+    if (!read_page(r, &p) || !p.waits || now - p.since < 2) return 0;
+  }
+  return 1;
+}
+
+ms_status ms_watch_look(double since, double timeout) {
+  static double idle; /* since when nobody works */
+  static int stuck;   /* looks at which all waited */
+  double now = ms_clock();
+  if (idle < since) idle = since;
+  if (!pages) {
+    if (now - since < timeout) return MS_OK;
+    return MS_FAIL(MS_EGROUP, "group: nothing came for %.0f s (MS_GROUP_TIMEOUT)", timeout);
+  }
+  if (somebody_works()) idle = now;
+  stuck = all_wait() ? stuck + 1 : 0;
+  if (stuck >= 3) return describe("no rank goes on, since every rank waits for another");
+  if (now - idle < timeout) return MS_OK;
+  char what[96];
+  snprintf(what, sizeof what, "nothing came for %.0f s (MS_GROUP_TIMEOUT)", now - idle);
+  return describe(what);
+}

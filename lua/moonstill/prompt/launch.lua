@@ -1,0 +1,109 @@
+--- `moonstill -n N ...`: the same command line as N ranks on this machine, by Open MPI's mpirun and
+--- with the settings that such a start needs; and `moonstill ranks`, which says who is where.
+
+local ffi = require 'ffi'
+local C = require 'moonstill.C'
+local columns = require 'moonstill.base.columns'
+local exit = require 'moonstill.base.exit'
+local paths = require 'moonstill.base.paths'
+local ranks = require 'moonstill.base.ranks'
+local screen = require 'moonstill.base.screen'
+
+ffi.cdef [[
+int setenv(const char *name, const char *value, int overwrite);
+int gethostname(char *name, size_t size);
+int getpid(void);
+]]
+
+local M = {}
+
+local ABOUT = [[
+moonstill -n N [--logs FOLDER] RECIPE.lua [CONFIG.yaml] [key=value ...]
+
+Runs a recipe as N ranks on this machine: each takes its part of every step, and
+the first one prints and writes. They share the cores unless OMP_NUM_THREADS
+gives each rank its threads. --logs: what the other ranks would print goes to
+FOLDER/rank-1.log and so on. Ctrl-C saves, as it does without ranks.
+
+Open MPI must be there (Debian: openmpi-bin). Ranks on several machines are
+started by `mpirun` itself: mpirun -np 8 --hostfile HOSTS moonstill RECIPE.lua
+]]
+
+local MOST = 4096
+
+local function in_path(program)
+  for folder in (os.getenv 'PATH' or ''):gmatch '[^:]+' do
+    if C.ms_path_kind(folder .. '/' .. program) == 1 then return true end
+  end
+  return false
+end
+
+-- N, and the place of the word after it and its options.
+local function read(args)
+  local n = tonumber(args[2])
+  if not n or n < 1 or n > MOST or n % 1 ~= 0 then
+    exit(2, ('-n: a number of ranks from 1 to %d, not %s; moonstill -n 2 RECIPE.lua'):format(MOST,
+      args[2] and ("'%s'"):format(args[2]) or 'nothing'))
+  end
+  if args[3] ~= '--logs' then return n, 3 end
+  if not args[4] then exit(2, '--logs: a folder is missing') end
+  C.ms_dir_make(args[4])
+  if C.ms_path_kind(args[4]) ~= 2 then exit(2, ('--logs: %s is no folder'):format(args[4])) end
+  ffi.C.setenv('MS_RANK_LOGS', paths.real(args[4]), 1)
+  return n, 5
+end
+
+-- Each rank keeps all cores that it may use, for its threads.
+local function command_of(n)
+  return { 'mpirun', '-q', '-n', tostring(n), '--oversubscribe', '--bind-to', 'none', '--mca',
+    'odls_base_sigkill_timeout', '1', paths.real '/proc/self/exe' }
+end
+
+--- Starts ranks and waits for them.
+--- @param prompt table see core/launch.h
+--- @param args string[] the command line
+--- @return integer the exit status
+function M.run(prompt, args)
+  if not args[2] or args[2] == '--help' or args[2] == '-h' then
+    io.write(ABOUT)
+    return args[2] and 0 or 2
+  end
+  local n, first = read(args)
+  if not args[first] then exit(2, '-n: a recipe is missing; moonstill -n 2 RECIPE.lua') end
+  if os.getenv 'OMPI_COMM_WORLD_SIZE' then
+    exit(2, '-n: this is a rank already; mpirun alone gives the number of ranks')
+  end
+  if not in_path 'mpirun' then
+    exit(1, '-n: there is no mpirun here; install Open MPI (Debian: openmpi-bin)')
+  end
+  for _, name in ipairs { 'OMPI_ALLOW_RUN_AS_ROOT', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM' } do
+    ffi.C.setenv(name, '1', 0)
+  end
+  local command = command_of(n)
+  for i = first, #args do command[#command + 1] = args[i] end
+  local status, signal = prompt.run_command(command)
+  return signal ~= 0 and status ~= 0 and 128 + signal or status
+end
+
+local function host()
+  local name = ffi.new 'char[256]'
+  return ffi.C.gethostname(name, 255) == 0 and ffi.string(name) or '?'
+end
+
+--- Prints a line for each rank: its machine, its process and its threads.
+--- @return integer the exit status
+function M.list()
+  local world = ranks.world()
+  local rows, mine = {}, ('%s %d %d'):format(host(), ffi.C.getpid(), C.ms_threads_get())
+  for rank = 0, world.size - 1 do
+    local name, process, threads = world:from(rank, mine):match '^(%S+) (%d+) (%d+)$'
+    rows[#rows + 1] = { rank, name, process, threads }
+  end
+  if not world.prints then return 0 end
+  for _, line in ipairs(columns.table({ { head = 'rank' }, { head = 'machine' },
+    { head = 'process', align = 'right' }, { head = 'threads', align = 'right' } }, rows,
+    screen.columns(1))) do print(line) end
+  return 0
+end
+
+return M

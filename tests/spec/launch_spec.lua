@@ -1,0 +1,178 @@
+--- Ranks that are launched together: what `moonstill -n` starts, how it ends, and what a run of
+--- several ranks makes beside that of one.
+local json = require 'moonstill.base.json'
+local tools = require 'tests.support.tools'
+
+local program = tools.program()
+local missing = tools.run 'command -v mpirun' ~= 0 and 'no mpirun here'
+  or not tools.exists(program:gsub('[^/]*$', '') .. 'moonstill-mpi.so') and 'built without Open MPI'
+  or os.getenv 'MS_SANITIZED' and 'the sanitizers make each rank slow' or nil
+
+local environment = 'MS_GROUP_CHECK=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 LUA_PATH=' .. tools.quote(package.path)
+
+-- Runs moonstill with words; returns its status, what it printed and its errors.
+local function run(...)
+  local words = { environment, program }
+  for i = 1, select('#', ...) do words[i + 2] = tools.quote((select(i, ...))) end
+  return tools.run('timeout 120 env ' .. table.concat(words, ' '))
+end
+
+local RECIPE = 'tests/programs/run_recipe.lua'
+
+local function finished(ranks, output, ...)
+  local status, out, err = run('-n', ranks, RECIPE, 'output=' .. output, ...)
+  assert.equal(0, status, out .. err)
+  return output, err
+end
+
+local function lines_of(output)
+  local list = {}
+  for _, entry in json.lines(output .. '/metrics.jsonl') do list[#list + 1] = entry end
+  return list
+end
+
+-- The numbers of a file of weights.
+local function weights_of(path)
+  local bytes = tools.read(path)
+  local size = 0
+  for i = 8, 1, -1 do size = size * 256 + bytes:byte(i) end
+  local ffi = require 'ffi'
+  local n = (#bytes - 8 - size) / 4
+  local values = ffi.new('float[?]', n)
+  ffi.copy(values, bytes:sub(9 + size), 4 * n)
+  return values, n
+end
+
+local function largest_difference(a, b)
+  local x, n = weights_of(a .. '/student/model.safetensors')
+  local y, m = weights_of(b .. '/student/model.safetensors')
+  assert.equal(n, m)
+  local most, size = 0, 0
+  for i = 0, n - 1 do
+    most, size = math.max(most, math.abs(x[i] - y[i])), math.max(size, math.abs(x[i]))
+  end
+  return most / size
+end
+
+local function same_bytes(a, b)
+  local status, out, err = tools.run(('cmp %s/student/model.safetensors %s/student/model.safetensors'):format(a, b))
+  assert.equal(0, status, out .. err)
+end
+
+describe('ranks that are launched together', function()
+  if missing then return it('are started', function() pending(missing) end) end
+
+  local folder = tools.folder()
+
+  it('know their places, and the first one prints', function()
+    local status, text, err = run('-n', 3, 'ranks')
+    assert.equal(0, status, err)
+    local processes = {}
+    for rank, process in text:gmatch '(%d+) +%S+ +(%d+) +%d+ *\n' do
+      assert.equal(#processes, tonumber(rank))
+      processes[#processes + 1] = process
+    end
+    assert.equal(3, #processes, text)
+    assert.is_true(processes[1] ~= processes[2] and processes[2] ~= processes[3])
+    status, text, err = run('-n', 2, '-e', 'print "once"; io.stderr:write "and\\n"')
+    assert.same({ 0, 'once\n', 'and\n' }, { status, text, err })
+  end)
+
+  it('end with the status of what they ran', function()
+    assert.equal(3, (run('-n', 2, '-e', 'os.exit(3)')))
+    local status, _, err = run('-n', 2, '-e', 'ms.nope()')
+    assert.equal(1, status)
+    tools.says("moonstill has no 'nope'", err)
+    assert.is_nil(err:find('rank 1', 1, true), err)
+    for _, wrong in ipairs { {}, { 'two' }, { '0' }, { '1.5' }, { '2' }, { '2', '--logs' } } do
+      assert.equal(2, (run('-n', unpack(wrong))))
+    end
+  end)
+
+  it('all end when one fails, which is said', function()
+    local only = 'local r = require "moonstill.base.ranks".world(); if r.rank == 2 then error "its own" end; r:sum{1}'
+    local since = os.time()
+    local status, _, err = run('-n', 3, '-e', only)
+    assert.equal(1, status)
+    tools.says('moonstill: rank 2: (command line):1: its own', err)
+    assert.is_true(os.time() - since < 10)
+  end)
+
+  it('are given what the others would print as files', function()
+    local status, out, err = run('-n', 2, '--logs', folder .. '/logs', '-e', 'print "mine"')
+    assert.same({ 0, 'mine\n', '' }, { status, out, err })
+    assert.equal('mine\n', tools.read(folder .. '/logs/rank-1.log'))
+  end)
+
+  it('fail alike where the first one fails to write', function()
+    local code = [[
+      local ranks = require 'moonstill.base.ranks'.world()
+      local ok, why = pcall(ranks.write, ranks, function() error('no room', 0) end)
+      assert(not ok and tostring(why) == 'no room')
+      assert(ranks:write(function() return ranks:write(function() return 7 end) end) == 7)
+      assert(ranks:from(1, ranks.rank) == 1)
+      assert(ranks:same 'x' and not ranks:same(ranks.rank))]]
+    local status, _, err = run('-n', 2, '-e', code)
+    assert.equal(0, status, err)
+  end)
+end)
+
+describe('a run of several ranks', function()
+  if missing then return it('is that of one', function() pending(missing) end) end
+
+  local folder = tools.folder()
+  local one = folder .. '/one'
+  setup(function()
+    local status, out, err = run(RECIPE, 'output=' .. one)
+    assert.equal(0, status, out .. err)
+  end)
+
+  -- Sums of f32 differ in their order alone: losses to 1e-6 at first; AdamW carries it on.
+  for ranks = 2, 3 do
+    it('is that of one, with ' .. ranks, function()
+      local many = finished(ranks, folder .. '/many-' .. ranks)
+      local a, b = lines_of(one), lines_of(many)
+      assert.equal(#a, #b)
+      for i, line in ipairs(a) do
+        assert.equal(line.step, b[i].step)
+        assert.equal(line.tokens, b[i].tokens)
+        assert.is_true(math.abs(line.loss - b[i].loss) <= (i == 1 and 1e-6 or 1e-4) * math.abs(line.loss),
+          ('line %d: %.9g, %.9g'):format(i, line.loss, b[i].loss))
+      end
+      assert.is_true(math.abs(a[1].grad_norm - b[1].grad_norm) <= 1e-5 * a[1].grad_norm)
+      assert.is_true(largest_difference(one, many) < 1e-3)
+    end)
+  end
+
+  it('goes on with another number, to the same end', function()
+    local output = folder .. '/changed'
+    local status = run('-n', 2, RECIPE, 'output=' .. output, 'kill_at=9')
+    assert.is_true(status ~= 0)
+    finished(3, output)
+    assert.is_true(largest_difference(one, output) < 1e-3)
+  end)
+
+  it('ends when one rank is killed, and then goes on, bit for bit', function()
+    local output, since = folder .. '/killed', os.time()
+    local whole = finished(2, folder .. '/whole')
+    local status = run('-n', 2, RECIPE, 'output=' .. output, 'kill_at=7', 'on_rank=1')
+    assert.is_true(status ~= 0 and os.time() - since < 20)
+    finished(2, output)
+    same_bytes(whole, output)
+  end)
+
+  it('is saved by Ctrl-C, and then goes on, bit for bit', function()
+    local output = folder .. '/stopped'
+    local whole = finished(2, folder .. '/undisturbed')
+    local command = ('%s %s -n 2 %s output=%s slow=50 >/dev/null 2>%s/errors & p=$!; while ! test -s '
+      .. '%s/metrics.jsonl; do sleep 0.1; done; kill -INT $p; wait $p; echo $?'):format(environment, program, RECIPE,
+      output, folder, output)
+    -- a shell's jobs in the background ignore Ctrl-C unless it controls them
+    local _, out = tools.run('bash -mc ' .. tools.quote(command))
+    local errors = tools.read(folder .. '/errors')
+    assert.equal('130\n', out, errors)
+    tools.says('which is saved: the same command goes on from there', errors)
+    finished(2, output)
+    same_bytes(whole, output)
+  end)
+end)
