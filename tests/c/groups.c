@@ -249,7 +249,7 @@ static int run(const char *self, int ranks, const char *what, const char *enviro
   snprintf(command, sizeof command,
            "MS_MPI_LIB=${MS_MPI_LIB:-%s/../moonstill-mpi.so} OMPI_ALLOW_RUN_AS_ROOT=1 "
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1 OMP_NUM_THREADS=1 %s timeout 60 "
-           "mpirun --oversubscribe --bind-to none -q -np %d '%s/groups' %s 2>&1",
+           "$(command -v orterun || command -v mpirun) --oversubscribe --bind-to none -q -np %d '%s/groups' %s 2>&1",
            self, environment, ranks, self, what);
   FILE *p = popen(command, "r");
   char line[4096];
@@ -270,7 +270,7 @@ static int run(const char *self, int ranks, const char *what, const char *enviro
 static int launch(const char *program) {
   char self[1024];
   snprintf(self, sizeof self, "%.*s", (int)(strrchr(program, '/') - program), program);
-  if (system("command -v mpirun >/dev/null")) {
+  if (system("(command -v orterun || command -v mpirun) >/dev/null")) {
     printf("skipped 1: no mpirun here\n0 passed, 0 failed, 1 skipped\n");
     return 0;
   }

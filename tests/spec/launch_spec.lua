@@ -4,7 +4,7 @@ local json = require 'moonstill.base.json'
 local tools = require 'tests.support.tools'
 
 local program = tools.program()
-local missing = tools.run 'command -v mpirun' ~= 0 and 'no mpirun here'
+local missing = tools.run 'command -v orterun || command -v mpirun' ~= 0 and 'no mpirun here'
   or not tools.exists(program:gsub('[^/]*$', '') .. 'moonstill-mpi.so') and 'built without Open MPI'
   or os.getenv 'MS_SANITIZED' and 'the sanitizers make each rank slow' or nil
 

@@ -31,11 +31,14 @@ started by `mpirun` itself: mpirun -np 8 --hostfile HOSTS moonstill RECIPE.lua
 
 local MOST = 4096
 
-local function in_path(program)
-  for folder in (os.getenv 'PATH' or ''):gmatch '[^:]+' do
-    if C.ms_path_kind(folder .. '/' .. program) == 1 then return true end
+-- Open MPI's mpirun, which has a name of its own too, or nil.
+local function find_mpirun()
+  for _, name in ipairs { 'orterun', 'mpirun' } do
+    for folder in (os.getenv 'PATH' or ''):gmatch '[^:]+' do
+      if C.ms_path_kind(folder .. '/' .. name) == 1 then return name end
+    end
   end
-  return false
+  return nil
 end
 
 -- N, and the place of the word after it and its options.
@@ -54,8 +57,8 @@ local function read(args)
 end
 
 -- Each rank keeps all cores that it may use, for its threads.
-local function command_of(n)
-  return { 'mpirun', '-q', '-n', tostring(n), '--oversubscribe', '--bind-to', 'none', '--mca',
+local function command_of(mpirun, n)
+  return { mpirun, '-q', '-n', tostring(n), '--oversubscribe', '--bind-to', 'none', '--mca',
     'odls_base_sigkill_timeout', '1', paths.real '/proc/self/exe' }
 end
 
@@ -73,13 +76,14 @@ function M.run(prompt, args)
   if os.getenv 'OMPI_COMM_WORLD_SIZE' then
     exit(2, '-n: this is a rank already; mpirun alone gives the number of ranks')
   end
-  if not in_path 'mpirun' then
+  local mpirun = find_mpirun()
+  if not mpirun then
     exit(1, '-n: there is no mpirun here; install Open MPI (Debian: openmpi-bin)')
   end
   for _, name in ipairs { 'OMPI_ALLOW_RUN_AS_ROOT', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM' } do
     ffi.C.setenv(name, '1', 0)
   end
-  local command = command_of(n)
+  local command = command_of(mpirun, n)
   for i = first, #args do command[#command + 1] = args[i] end
   local status, signal = prompt.run_command(command)
   return signal ~= 0 and status ~= 0 and 128 + signal or status
