@@ -131,6 +131,10 @@ function M.world()
   return world
 end
 
+--- This process alone, for what every rank works out by itself and in whole.
+--- @return ms_ranks
+function M.alone() return ranks_of(C.ms_group_self()) end
+
 --- The number of this process among those it was launched with, which is known before it joins
 --- them.
 --- @return integer

@@ -8,6 +8,7 @@ local M = {}
 local VALUES = {
   { 'MS_CPU', { 'avx512', 'avx2', 'portable' } },
   { 'MS_LOG', { 'info', 'none' } },
+  { 'MS_GROUP', { 'auto', 'self', 'mpi' } },
 }
 
 local function is_one_of(value, list)

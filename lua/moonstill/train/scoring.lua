@@ -9,6 +9,7 @@ local measuring = require 'moonstill.train.measuring'
 local objectives = require 'moonstill.loss.objectives'
 local patterns = require 'moonstill.text.pattern'
 local progress = require 'moonstill.base.progress'
+local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
@@ -74,8 +75,8 @@ end
 local function measure_one(job, of)
   local measured, began, samples = measured_of(job, of), progress.clock(), {}
   for name in sorted.pairs(measured) do samples[name] = {} end
-  local result, terms = measuring.measure { student = of.model, data = job.data,
-    teacher = of.teacher, kd = of.teacher and job.kd, vocab = of.vocab,
+  local result, terms = measuring.measure { ranks = ranks.alone(), student = of.model,
+    data = job.data, teacher = of.teacher, kd = of.teacher and job.kd, vocab = of.vocab,
     micro_tokens = job.micro_tokens, progress = job.progress, stop = job.halt,
     each = function(parts)
       for name, from in sorted.pairs(measured) do
