@@ -249,7 +249,8 @@ static int run(const char *self, int ranks, const char *what, const char *enviro
   snprintf(command, sizeof command,
            "MS_MPI_LIB=${MS_MPI_LIB:-%s/../moonstill-mpi.so} OMPI_ALLOW_RUN_AS_ROOT=1 "
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1 OMP_NUM_THREADS=1 %s timeout 60 "
-           "$(command -v orterun || command -v mpirun) --oversubscribe --bind-to none -q -np %d '%s/groups' %s 2>&1",
+           "$(command -v orterun || command -v mpirun) --oversubscribe --bind-to none -q -np %d "
+           "'%s/groups' %s 2>&1",
            self, environment, ranks, self, what);
   FILE *p = popen(command, "r");
   char line[4096];

@@ -1021,7 +1021,7 @@ return {
   { name = 'a curve between huge values is drawn at infinity', file = 'lua/moonstill/plot/sketch.lua',
     specs = { 'plot' }, old = '((x - a) / (b - a))', new = '(x - a) / (b - a)' },
   { name = 'errors are broken within words', file = 'lua/moonstill/prompt/cli.lua', specs = { 'widths' },
-    old = 'screen.wrapped(2, text, 2)', new = 'text' },
+    old = "screen.wrapped(2, 'moonstill: ' .. message, 2)", new = "'moonstill: ' .. message" },
   { name = 'errors at the prompt are broken within words', file = 'lua/moonstill/prompt/repl.lua',
     specs = { 'widths' }, old = 'screen.wrapped(2, printable(message_of(why)), 2)',
     new = 'printable(message_of(why))' },
