@@ -38,10 +38,10 @@ local u, v = tensor('f32', rows, cols), tensor('f32', rows, cols)
 local low, w, rstd = tensor('bf16', rows, cols), tensor('f32', cols), tensor('f32', rows)
 local index, dw = tensor('i32', rows), tensor('f32', cols)
 local heads = tensor('f32', rows, cols / 64, 64)
-local cosine, sine = tensor('f32', rows, 32), ms.tensor.zeros(device, rows, 32)
+local cosine, sine = tensor('f32', rows, 32), ms.tensor(device, rows, 32)
 cosine:write((require 'ffi').new('float[?]', rows * 32, 1)) -- turns by nothing, so that values stay
 ms.ops.rmsnorm(y, rstd, x, w, 1e-5)
-local m, second = ms.tensor.zeros(device, rows, cols), ms.tensor.zeros(device, rows, cols)
+local m, second = ms.tensor(device, rows, cols), ms.tensor(device, rows, cols)
 
 -- name, bytes an element must move, what to run
 local cases = {

@@ -154,7 +154,6 @@ local function right(name)
     ['target.topk'] = function() return { { 1 } }, { { -1 } }, { -2 }, { vocab = 260 } end,
     ['target.logits'] = function() return { { 1, 2, 3 } }, {} end,
     ['tensor.new'] = function() return made 'device', 'f32', 2, 3 end,
-    ['tensor.zeros'] = function() return made 'device', 'f32', 2, 3 end,
     ['tensor()'] = function() return made 'device', 2, 3 end,
     ['toy.problems'] = function() return 'train', 2, 1, 0 end,
     ['kd()'] = function() return made 'target', {} end,

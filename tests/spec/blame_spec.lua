@@ -195,8 +195,10 @@ describe('in the executable', function()
       complaint 'error { code = 2 }')
     assert.equal('moonstill: PATH:2: no\n  PATH:4: in main chunk\n',
       complaint 'local function f()\n  error "no" end\nlocal _, why = pcall(f)\nerror(why, 0)')
-    tools.says('moonstill: PATH:1: stack overflow', complaint 'local function f() return 1 + f() end\nf()')
-    local text = complaint 'local function f(n) if n == 0 then error "no" end f(n - 1) end\nf(50)'
+    -- of an overflow LuaJIT says the line only at times
+    local text = complaint 'local function f() return 1 + f() end\nf()'
+    assert.is_true(text:find '^moonstill: P?A?T?H?:?1?:? ?stack overflow' ~= nil, text)
+    text = complaint 'local function f(n) if n == 0 then error "no" end f(n - 1) end\nf(50)'
     tools.says({ "\n  PATH:1: in function 'f'\n  ... (41 more)\n", '\n  PATH:2: in main chunk\n' }, text)
     assert.equal('moonstill: PATH:1: no\n', complaint 'error "no"') -- whose line it has already
   end)

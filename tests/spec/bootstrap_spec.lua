@@ -19,7 +19,8 @@ local function program(name, text)
 end
 
 local function command(folder, words)
-  return ('PATH=%s/bin:$PATH bash %s %s'):format(place, tools.quote(folder .. '/bootstrap'), words)
+  return ('unset MS_CMAKE_ARGS MS_JOBS; PATH=%s/bin:$PATH bash %s %s'):format(place,
+    tools.quote(folder .. '/bootstrap'), words)
 end
 
 local function bootstrap(folder, words) return tools.run(command(folder, words)) end

@@ -47,7 +47,7 @@ for _, spec in ipairs(tools.devices) do
     end))
 
     it('are set by rows as well', within(function(own)
-      local t = own(ms.tensor.zeros(device, 'f32', 3, 2))
+      local t = own(ms.tensor(device, 'f32', 3, 2))
       t[2] = { 1, 2 }
       t[3] = own(ms.tensor(device, 'bf16', { 3, 4 }))
       assert.same({ { 0, 0 }, { 1, 2 }, { 3, 4 } }, t:table())
@@ -123,7 +123,7 @@ for _, spec in ipairs(tools.devices) do
       assert.same({ 2, 2 }, { t:shape() })
       assert.same({ 1, 2, 3 }, own(ms.tensor(device, { [0] = 1, 2, 3 })):read()) -- arrays from 0 on
       assert.same({ 2, 3 }, { own(ms.tensor(spec, 2, 3)):shape() })
-      assert.same({ 0, 0 }, own(ms.tensor.zeros(spec, 2)):read())
+      assert.same({ 0, 0 }, own(ms.tensor(spec, 2)):read())
       assert.same({ 1, 2 }, own(ms.tensor.new(spec, { 1, 2 })):read())
     end))
 
@@ -210,7 +210,7 @@ describe('a tensor', function()
       local t = own(ms.tensor('cpu', 'i32', { 123456789, -2 }))
       assert.equal('tensor i32 [2] on cpu\n 123456789         -2', tostring(t))
     end)
-    local code = [[local t = ms.tensor.zeros('cpu', 2, 50) print(t)]]
+    local code = [[local t = ms.tensor('cpu', 2, 50) print(t)]]
     for columns, elements in pairs { [80] = 7, [60] = 5, [40] = 3 } do
       local status, text = tools.run(('COLUMNS=%d %s -e "%s"'):format(columns, tools.program(), code))
       assert.equal(0, status)

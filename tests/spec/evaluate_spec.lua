@@ -171,7 +171,10 @@ exact answers, of 2       50.0 % ±10.0 %               -
 answers that ended                50.0 %               -
 tokens a second, read               1000            1000
 tokens a second, written              10               -
-parameters                        1.23 M          1.23 M]],
+parameters                        1.23 M          1.23 M
+
+An answer is exact where its whole text is the data's; match='...' says which
+part counts.]],
       table.concat(scores.lines(report_of(1), 80), '\n'))
   end)
   it('fits its columns: without errors first, then cut into several', function()

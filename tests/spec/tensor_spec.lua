@@ -82,12 +82,12 @@ for _, spec in ipairs(tools.devices) do
     end))
 
     it('zeros are zeros', within(function(own)
-      assert.same({ 0, 0, 0 }, own(ms.tensor.zeros(device, 'bf16', 3)):read())
-      assert.same({ 0 }, own(ms.tensor.zeros(device, 1)):read())
+      assert.same({ 0, 0, 0 }, own(ms.tensor(device, 'bf16', 3)):read())
+      assert.same({ 0 }, own(ms.tensor(device, 1)):read())
       collectgarbage()
       collectgarbage 'stop'
       local before = collectgarbage 'count'
-      local large = own(ms.tensor.zeros(device, 'u8', 2 ^ 25))
+      local large = own(ms.tensor(device, 'u8', 2 ^ 25))
       assert.is_true(collectgarbage 'count' - before < 1024) -- KiB: nothing of it passes through Lua
       collectgarbage 'restart'
       assert.equal(0, large:view(2 ^ 25 - 1, 1):read()[1])

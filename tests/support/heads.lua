@@ -273,7 +273,7 @@ end
 function M.call(hidden, head, list, o)
   local rows, width = hidden:shape()
   local vocab = head:shape()
-  local dh, dw = ms.tensor(M.device, rows, width), ms.tensor.zeros(M.device, vocab, width)
+  local dh, dw = ms.tensor(M.device, rows, width), ms.tensor(M.device, vocab, width)
   local result, terms = ffi.new('ms_term_result[?]', #list), M.terms(list)
   local response = o.response and ffi.new('float[?]', rows, o.response)
   local all = o.all and ffi.new('float[?]', rows, o.all)

@@ -201,7 +201,7 @@ end
 -- A sample's place among all that were read, its first token and how many it has.
 local function bounds(self, i)
   if type(i) ~= 'number' or i < 1 or i > self.size or i ~= math.floor(i) then
-    fail('dataset: sample %s of %d', tostring(i), self.size)
+    fail('dataset: no sample %s: they are numbered from 1 to %d', tostring(i), self.size)
   end
   return self.samples:range(place_of(self, i))
 end

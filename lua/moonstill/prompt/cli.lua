@@ -119,8 +119,18 @@ commands = {
 }
 commands['-h'] = commands['--help']
 
+-- A line that is drawn over is left standing before anything else is printed.
+local function settling(write)
+  return function(...)
+    local progress = package.loaded['moonstill.base.progress']
+    if progress and screen.is_terminal(1) then progress.settle() end
+    return write(...)
+  end
+end
+
 -- What scripts and the prompt have beside Lua's own. Help is loaded when it is asked for.
 local function set_globals()
+  rawset(_G, 'print', settling(print))
   help = function(...) return require 'moonstill.prompt.help'(...) end
   rawset(coroutine, 'wrap', trace.wrap)
   trace.hint_by(function(...) return require 'moonstill.prompt.slips'(...) end)

@@ -36,7 +36,10 @@ end
 local function rows_of(report)
   local function entry(key, format, with_error)
     return { words = WORDS[key], format = format, get = function(e) return rawget(e, key) end,
-      error = with_error and function(e) return rawget(e, key .. '_error') end }
+      error = with_error and function(e)
+        local err = rawget(e, key .. '_error')
+        return (err ~= 0 or key ~= 'exact') and err or nil -- of answers all alike none is known
+      end }
   end
   local rows = { entry('loss', nats, true), entry('perplexity', short), entry('agree', percent) }
   local objective = rawget(report, 'objective')
@@ -219,6 +222,12 @@ function M.lines(report, columns)
   lines[#lines + 1] = ''
   local rows = filled(rows_of(report), entries)
   for _, line in ipairs(table_lines(rows, entries, heads, columns)) do lines[#lines + 1] = line end
+  if rawget(report.students[1], 'answers') and not rawget(report, 'match') then
+    lines[#lines + 1] = ''
+    local text = "An answer is exact where its whole text is the data's; match='...' says which "
+      .. 'part counts.'
+    for _, line in ipairs(layout.wrap(text, columns)) do lines[#lines + 1] = line end
+  end
   if #report.differences > 0 then lines[#lines + 1] = '' end
   for i, d in ipairs(report.differences) do
     add_difference(lines, d, heads, i, rawget(report, 'objective'), columns)

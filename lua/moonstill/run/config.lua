@@ -126,8 +126,8 @@ end
 
 -- What to say of a text in the place of a table of keys.
 local function lacks_blank(value)
-  local key, rest = tostring(value):match '^([%a_][%w_.]*):(%S)'
-  return key and rest ~= '/' and '; a blank belongs behind the colon' or ''
+  local key, rest = tostring(value):match '^([%a_][%w_.]*):(%S%S?)'
+  return key and rest ~= '//' and '; a blank belongs behind the colon' or ''
 end
 
 -- Where a key of a file stands: the file, its line and its column.

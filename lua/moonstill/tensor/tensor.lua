@@ -27,26 +27,17 @@ local function new(dev, dtype, ...)
     local list, sizes = elements.flat(first)
     return devices.on(dev, storage.allocate, dtype, unpack(sizes)):write(list)
   end
-  return devices.on(dev, storage.allocate, dtype, ...)
+  local t = devices.on(dev, storage.allocate, dtype, ...)
+  check(C.ms_tensor_zero(t.p))
+  return t
 end
 
---- Makes a tensor, whose content is undefined; or one of what a nested table holds:
+--- Makes a tensor of zeros; or one of what a nested table holds:
 --- `ms.tensor("cpu", {{1, 2}, {3, 4}})`.
 --- @param dev ms_device|string such as "cpu"
 --- @param dtype string|integer 'f32' (when left out), 'bf16', 'f16', 'i32', 'i64' or 'u8'
 --- @param ... integer|table the shape, outermost first; or tables of numbers, all alike
 --- @return ms_tensor
 function M.new(dev, dtype, ...) return new(dev, dtype, ...) end
-
---- Like `new`, filled with zeros.
---- @param dev ms_device|string such as "cpu"
---- @param dtype string|integer as in `new`
---- @param ... integer the shape
---- @return ms_tensor
-function M.zeros(dev, dtype, ...)
-  local t = new(dev, dtype, ...)
-  check(C.ms_tensor_zero(t.p))
-  return t
-end
 
 return callable(M, 'new')
