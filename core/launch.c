@@ -40,8 +40,7 @@ static void pass_on(int number) {
   int again = asked != 0;
   if (!asked) asked = number;
   if (child <= 0) return;
-  if (number == SIGINT) number = again ? SIGTERM : SIGUSR1;
-  kill((pid_t)child, number);
+  kill((pid_t)child, again ? SIGTERM : SIGUSR1);
 }
 
 /* In a process group of its own: the terminal's Ctrl-C is this process's alone. */

@@ -317,6 +317,7 @@ static ms_status advance(ms_work *w) {
         return MS_FAIL(MS_EGROUP, "group: %s: %s", ms_call_text(&w->call, text), why);
       }
       if (!done) return MS_OK;
+      ms_watch_progress();
     }
     w->count = w->at = 0;
     if (w->said) MS_TRY(compare_calls(w));

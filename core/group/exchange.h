@@ -54,8 +54,11 @@ void ms_watch_close(const char *name);
 /* This rank has begun a call; has begun or ended to wait for one. */
 void ms_watch_call(const ms_call *c);
 void ms_watch_waits(const ms_call *c, int waits);
-/* Looks at the others while this rank waits: an error where no rank goes on, or where for longer than
- * `timeout` none of those that can be seen has done anything. `since` is when this rank began to wait. */
+/* A message of this rank's is done. */
+void ms_watch_progress(void);
+/* Looks at the others, once a second while this rank waits: an error where all ranks wait and no message
+ * has come anywhere for half a minute, or where none of those that can be seen has done anything for longer
+ * than `timeout`. `since` is when this rank began to wait. */
 ms_status ms_watch_look(double since, double timeout);
 
 /* Whether this rank is the first one of its machine that fails; -1 where nobody is seen. */

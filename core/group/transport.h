@@ -24,7 +24,7 @@ typedef struct ms_transport {
   void (*abort)(int status);
 } ms_transport;
 
-#define MS_MESSAGE_BYTES ((int64_t)1 << 30)
+#define MS_MESSAGE_BYTES ((int64_t)4 << 20) /* each that is done shows that the others go on */
 
 /* What the shared object has: joins the job. */
 #define MS_TRANSPORT_OPEN "ms_transport_open"

@@ -15,9 +15,10 @@
 #include "exchange.h"
 
 typedef struct page {
-  _Atomic uint32_t version; /* odd while the page is written */
-  _Atomic int32_t pid;      /* 0: a rank of another machine */
-  _Atomic int32_t failed;   /* in the first page: a rank of this machine has said why it ends */
+  _Atomic uint32_t version;  /* odd while the page is written */
+  _Atomic int32_t pid;       /* 0: a rank of another machine */
+  _Atomic int32_t failed;    /* in the first page: a rank of this machine has said why it ends */
+  _Atomic uint32_t messages; /* how many are done */
   int32_t waits;
   double since;
   ms_call call;
@@ -90,6 +91,10 @@ static void write_page(const ms_call *c, int waits) {
 void ms_watch_call(const ms_call *c) { write_page(c, 0); }
 void ms_watch_waits(const ms_call *c, int waits) { write_page(c, waits); }
 
+void ms_watch_progress(void) {
+  if (pages) atomic_fetch_add(&pages[me].messages, 1);
+}
+
 /* What a rank's page says: 0 where it has none, or is just writing it. */
 static int read_page(int32_t rank, page *out) {
   page *p = &pages[rank];
@@ -120,6 +125,7 @@ static int64_t used(int32_t pid) {
 }
 
 enum { MOST_SEEN = 64 };
+enum { STUCK = 30 }; /* seconds: a network may stand still for moments */
 
 /* Whether a rank that does not wait has used the processor since the last look. */
 static int somebody_works(void) {
@@ -154,28 +160,41 @@ static ms_status describe(const char *what) {
   return st;
 }
 
-/* Whether all ranks wait, and have for two seconds. */
+/* Whether all ranks wait. */
 static int all_wait(void) {
-  double now = ms_clock(); /* of the machine: the same for all */
   for (int32_t r = 0; r < ranks; r++) {
     page p;
-    if (!read_page(r, &p) || !p.waits || now - p.since < 2) return 0;
+    if (!read_page(r, &p) || !p.waits) return 0;
   }
   return 1;
 }
 
+/* Whether any rank of this machine has begun a call, or got a message, since the last look. */
+static int somebody_goes_on(void) {
+  static uint64_t before;
+  uint64_t now = 0;
+  for (int32_t r = 0; r < ranks; r++)
+    now += atomic_load(&pages[r].version) + (uint64_t)atomic_load(&pages[r].messages);
+  int goes_on = now != before;
+  before = now;
+  return goes_on;
+}
+
 ms_status ms_watch_look(double since, double timeout) {
-  static double idle; /* since when nobody works */
-  static int stuck;   /* looks at which all waited */
+  static double idle;  /* since when nobody works or goes on */
+  static double stuck; /* since when all wait as well */
   double now = ms_clock();
   if (idle < since) idle = since;
+  if (stuck < since) stuck = since;
   if (!pages) {
     if (now - since < timeout) return MS_OK;
     return MS_FAIL(MS_EGROUP, "group: nothing came for %.0f s (MS_GROUP_TIMEOUT)", timeout);
   }
-  if (somebody_works()) idle = now;
-  stuck = all_wait() ? stuck + 1 : 0;
-  if (stuck >= 3) return describe("no rank goes on, since every rank waits for another");
+  int goes_on = somebody_goes_on();
+  if (somebody_works() || goes_on) idle = now;
+  if (goes_on || !all_wait()) stuck = now;
+  if (now - stuck >= (timeout < STUCK ? timeout : STUCK))
+    return describe("no rank goes on, since every rank waits for another");
   if (now - idle < timeout) return MS_OK;
   char what[96];
   snprintf(what, sizeof what, "nothing came for %.0f s (MS_GROUP_TIMEOUT)", now - idle);
