@@ -10,28 +10,33 @@ local schema = require 'moonstill.base.schema'
 local screen = require 'moonstill.base.screen'
 local sorted = require 'moonstill.base.sorted'
 
-local HELP = [[
+local PROMPT = [[
 An expression is printed, a statement is run; an unfinished line goes on in the
 next one. Tab completes. Ctrl-C gives up a line, or stops what runs.
-exit or Ctrl-D leaves.
+exit or Ctrl-D leaves.]]
 
-  help(ms.model)          a module: what it has
-  help(m)                 a model, a batch, a run, a result, ..: what it can do
-  help(ms.model.shrink)   a function, in full
-  help(ms.kd.options)     options, their defaults and meanings; .k: one of them
-  help "run.state"        what goes by a name; "learn", "kd.k", "chat", "MS_LOG"
-  _                       the last value printed
+local WAYS = {
+  { 'help(ms.model)', 'a module: what it has' },
+  { 'help(m)', 'a model, a batch, a run, a result, ..: what it can do' },
+  { 'help(ms.model.shrink)', 'a function, in full' },
+  { 'help(ms.kd.options)', 'options, their defaults and meanings; .k: one of them' },
+  { 'help "run.state"', 'what goes by a name; "learn", "kd.k", "chat", "MS_LOG"' },
+  { '_', 'the last value printed' },
+}
 
-The modules, loaded when first named:
-  ms.model ms.generate            model folders, students, training, generation
-  ms.tokenizer ms.chat            texts to ids and back; conversations
-  ms.dataset ms.batch             files to samples; tokens in segments
-  ms.kd                           terms of a loss (ms.ce, ms.kd), targets
-  ms.run ms.schedule ms.optimizer the training loop
-  ms.config                       a recipe's keys
-  ms.plot ms.json                 curves; JSON
-  ms.tensor ms.ops ms.scope       tensors, single operations; what frees them
+local MODULES = {
+  { 'ms.model ms.generate', 'model folders, students, training, generation' },
+  { 'ms.tokenizer ms.chat', 'texts to ids and back; conversations' },
+  { 'ms.dataset ms.batch', 'files to samples; tokens in segments' },
+  { 'ms.kd', 'terms of a loss (ms.ce, ms.kd), targets' },
+  { 'ms.run ms.schedule', 'the training loop; ms.optimizer' },
+  { 'ms.config', "a recipe's keys" },
+  { 'ms.eval', 'how good models are on data' },
+  { 'ms.plot ms.json', 'curves; JSON' },
+  { 'ms.tensor ms.ops', 'tensors, single operations; ms.scope frees them' },
+}
 
+local START = [[
 A start, with what ./bootstrap quickstart leaves, or a model and conversations
 of your own:
   m = ms.model.open "out/quickstart/teacher/student"
@@ -43,8 +48,7 @@ of your own:
   b = data:batch { 1, 2, 3 }
   r = s:evaluate(b, { ms.ce(), ms.kd(m:targets(b)) })
   r[2].value / r[2].weight
-  s:save "out/shrunk"
-]]
+  s:save "out/shrunk"]]
 
 local function say(line) io.write(line, '\n') end
 
@@ -319,13 +323,23 @@ local function write_value(x)
     x == nil and ': is there anything of that name?' or '')
 end
 
+local function write_start()
+  write_filled(PROMPT)
+  io.write '\n'
+  write_rows(WAYS)
+  io.write '\nThe modules, loaded when first named:\n'
+  write_rows(MODULES)
+  io.write '\n'
+  write_filled(START)
+end
+
 --- Explains what it is given: a module, an object, a function, options; or what goes by a name,
 --- "run.state", of which the last word is enough. Without an argument it says how the prompt works.
 --- @param about? any
 return function(...)
   local about = ...
   if select('#', ...) == 0 or about == package.loaded.moonstill then
-    io.write(HELP)
+    write_start()
     return
   end
   write_value(about)
