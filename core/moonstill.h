@@ -194,8 +194,6 @@ int32_t ms_group_size(const ms_group *group);
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
 /* Gives the root's bytes to all; every rank calls with as many. */
 ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t root);
-/* Nobody goes on before all are here. */
-ms_status ms_group_barrier(ms_group *group);
 
 /* ---- operations: one kernel each, on tensors of one device ---- */
 

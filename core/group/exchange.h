@@ -13,8 +13,7 @@ enum {
   MS_CALL_ALL_TO_ALL,
   MS_CALL_SEND,
   MS_CALL_RECEIVE,
-  MS_CALL_BARRIER,
-  MS_CALL_SPLIT
+  MS_CALL_BARRIER
 };
 
 /* One call of one rank, as other ranks see it. Where all ranks must say the same, they are compared. */

@@ -25,8 +25,3 @@ ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t
   MS_REQUIRE(group && (data || !bytes) && bytes >= 0, "group: no group or no data");
   return group->ops->broadcast(group, NULL, data, MS_U8, bytes, root, NULL);
 }
-
-ms_status ms_group_barrier(ms_group *group) {
-  MS_REQUIRE(group, "group: no group");
-  return group->ops->barrier(group);
-}

@@ -27,15 +27,11 @@ typedef struct page {
 static page *pages; /* NULL: nobody is seen */
 static int32_t me, ranks;
 
-static const char *const names[] = {[MS_CALL_ALL_REDUCE] = "all_reduce",
-                                    [MS_CALL_REDUCE_SCATTER] = "reduce_scatter",
-                                    [MS_CALL_ALL_GATHER] = "all_gather",
-                                    [MS_CALL_BROADCAST] = "broadcast",
-                                    [MS_CALL_ALL_TO_ALL] = "all_to_all",
-                                    [MS_CALL_SEND] = "send",
-                                    [MS_CALL_RECEIVE] = "receive",
-                                    [MS_CALL_BARRIER] = "barrier",
-                                    [MS_CALL_SPLIT] = "split"};
+static const char *const names[] = {
+    [MS_CALL_ALL_REDUCE] = "all_reduce", [MS_CALL_REDUCE_SCATTER] = "reduce_scatter",
+    [MS_CALL_ALL_GATHER] = "all_gather", [MS_CALL_BROADCAST] = "broadcast",
+    [MS_CALL_ALL_TO_ALL] = "all_to_all", [MS_CALL_SEND] = "send",
+    [MS_CALL_RECEIVE] = "receive",       [MS_CALL_BARRIER] = "barrier"};
 static const char *const dtypes[] = {
     [MS_F32] = "f32", [MS_BF16] = "bf16", [MS_F16] = "f16", [MS_I32] = "i32",
     [MS_I64] = "i64", [MS_U8] = "u8",     [MS_F64] = "f64"};

@@ -36,6 +36,14 @@ function M.real(path)
   return text_of(out[0])
 end
 
+--- Renames what is at a path to PATH.old, or PATH.old.1 and so on.
+--- @param path string
+--- @return string where it is now
+function M.set_aside(path)
+  check.file(C.ms_path_set_aside(path, out))
+  return text_of(out[0])
+end
+
 --- Why there is nothing at a path, to stand after it.
 --- @param path string
 --- @param what? string what is missing; default "file"

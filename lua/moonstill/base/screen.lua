@@ -16,6 +16,12 @@ local PAGE = 100 -- longer lines are hard to read
 --- @return boolean
 function M.is_terminal(stream) return ffi.C.isatty(stream) == 1 end
 
+--- Leaves standing a line that is drawn over, where there is one: something else is to be written.
+function M.settle()
+  local progress = package.loaded['moonstill.base.progress'] -- which draws, and begins with this
+  if progress then progress.settle() end
+end
+
 --- Columns of a stream's terminal; where there is none, what COLUMNS says, else 80.
 --- @param stream integer
 --- @return integer

@@ -122,8 +122,7 @@ commands['-h'] = commands['--help']
 -- A line that is drawn over is left standing before anything else is printed.
 local function settling(write)
   return function(...)
-    local progress = package.loaded['moonstill.base.progress']
-    if progress and screen.is_terminal(1) then progress.settle() end
+    if screen.is_terminal(1) then screen.settle() end
     return write(...)
   end
 end

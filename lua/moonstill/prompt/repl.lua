@@ -30,14 +30,8 @@ local function complain(why)
   return false
 end
 
--- A run that has stopped may have left a line that is drawn over.
-local function settle()
-  local progress = package.loaded['moonstill.base.progress']
-  if progress then progress.settle() end
-end
-
 local function print_results(ok, ...)
-  settle()
+  screen.settle() -- a run that has stopped may have left a line
   if not ok then return complain((...)) end
   local columns, texts = screen.columns(1), {}
   for i = 1, select('#', ...) do

@@ -75,9 +75,7 @@ end
 
 -- laying out -------------------------------------------------------------------------------------
 
-local width = layout.width
-local function right(text, columns) return (' '):rep(columns - width(text)) .. text end
-local function left(text, columns) return text .. (' '):rep(columns - width(text)) end
+local width, padded = layout.width, layout.padded
 
 -- The cells of a table, with errors or without: by row, of each model.
 local function cells_of(rows, entries, with_errors)
@@ -125,12 +123,14 @@ end
 
 -- Lines of the columns first .. last.
 local function block(rows, cells, heads, widths, first, last, words)
-  local lines, line = {}, left('', words)
-  for c = first, last do line = line .. (' '):rep(GAP) .. right(heads[c], widths[c]) end
+  local lines, line = {}, padded('', words)
+  for c = first, last do line = line .. (' '):rep(GAP) .. padded(heads[c], widths[c], 'right') end
   lines[1] = line
   for r, row in ipairs(rows) do
-    line = left(row.words, words)
-    for c = first, last do line = line .. (' '):rep(GAP) .. right(cells[r][c], widths[c]) end
+    line = padded(row.words, words)
+    for c = first, last do
+      line = line .. (' '):rep(GAP) .. padded(cells[r][c], widths[c], 'right')
+    end
     lines[#lines + 1] = line
   end
   return lines

@@ -213,17 +213,13 @@ local function resume_from(run, path, named)
     state.step > state.total and ': it has more steps than were asked for' or ''))
 end
 
-local function set_aside(path)
-  check.file(C.ms_path_set_aside(path, out))
-  return text(out[0])
-end
-
 -- On the rank that writes.
 local function set_all_aside(run)
   for _, name in ipairs { 'checkpoints', 'metrics.jsonl' } do
     local path = run.output .. '/' .. name
     if C.ms_path_kind(path) ~= 0 then
-      run:say(('resume=false: what was in %s is now in %s'):format(path, set_aside(path)))
+      run:say(('resume=false: what was in %s is now in %s'):format(path,
+        paths.set_aside(path)))
     end
   end
 end
@@ -237,7 +233,7 @@ function M.set_aside_after(run, last)
   for _, step in ipairs(list_checkpoints(run.checkpoints)) do
     if step > last then
       local path = run:checkpoint_path(step)
-      run:say(('%s is now %s'):format(path, set_aside(path)))
+      run:say(('%s is now %s'):format(path, paths.set_aside(path)))
     end
   end
 end

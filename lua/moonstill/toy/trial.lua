@@ -8,7 +8,6 @@
 --- `trial.json` in the folder holds the settings, with which alone it goes on. Each run has a
 --- folder of its own there, with what is known of it in `result.json`.
 
-local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local changes = require 'moonstill.run.changes'
 local check = require 'moonstill.base.check'
@@ -19,11 +18,9 @@ local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
-local text_of = require 'moonstill.base.text'
 
 local M = {}
 
-local out = ffi.new 'char *[1]' -- scratch, read at once
 
 --- Runs that are done one after another in one folder: see `ms.trial.open`.
 --- @class ms_trial
@@ -114,9 +111,8 @@ local function check_settings(folder, now, old)
 end
 
 local function set_aside(folder)
-  check.file(C.ms_path_set_aside(folder, out))
   ranks.world():say(('resume=false: what was in %s is now in %s'):format(folder,
-    text_of(out[0])))
+    paths.set_aside(folder)))
 end
 
 -- The settings of the trial that is in a folder, where it goes on.
