@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 6, MS_MAX_RANK = 8 };
+enum { MS_ABI = 7, MS_MAX_RANK = 8 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
@@ -190,6 +190,9 @@ int ms_group_fails(void);
 void ms_group_abort(int status);
 int32_t ms_group_rank(const ms_group *group); /* from 0 */
 int32_t ms_group_size(const ms_group *group);
+/* The ranks of one colour become a group, ordered by key, then by rank; *out is NULL for a colour below
+ * 0. Every rank of the group calls. */
+ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group **out);
 /* Adds x[n] up over the ranks, in place: every rank gets the same bits. */
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
 /* Gives the root's bytes to all; every rank calls with as many. */
@@ -390,11 +393,16 @@ double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
  * gradients are kept and, for bf16, f32 masters by the optimiser. recompute: activations are rebuilt
  * by layer in the backward pass. frozen: name patterns (with * and ?), separated by spaces, of
  * parameters that get no gradient. head_bytes: budget of the fused head's workspace, 0 for the
- * default. */
+ * default. tp: the ranks over which the model is cut, all of which open it alike (NULL: this process
+ * has all of it): heads, the intermediate size and the vocabulary. vocab_cut: ids are cut where a
+ * vocabulary of that size would be, and the last rank has what is beyond (0: its own size), so that a
+ * teacher's part has the ids of the student's. */
 typedef struct ms_model_options {
   int32_t dtype, train, recompute, reserved;
   const char *frozen;
   int64_t head_bytes;
+  ms_group *tp;
+  int64_t vocab_cut;
 } ms_model_options;
 
 /* A Hugging Face folder: config.json, safetensors; nothing else in it is needed here. */

@@ -16,6 +16,12 @@ int32_t ms_group_rank(const ms_group *group) { return group->rank; }
 
 int32_t ms_group_size(const ms_group *group) { return group->size; }
 
+ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group **out) {
+  MS_REQUIRE(group && out, "group: no group to split");
+  *out = NULL;
+  return group->ops->split(group, colour, key, out);
+}
+
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n) {
   MS_REQUIRE(group && (x || !n) && n >= 0, "group: no group or no numbers");
   return group->ops->all_reduce(group, NULL, x, MS_F64, n, MS_SUM, NULL);

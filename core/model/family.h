@@ -16,7 +16,8 @@ typedef enum ms_dim {
   MS_DIM_KV,
   MS_DIM_HEAD
 } ms_dim;
-int64_t ms_dim_size(const ms_config *config, ms_dim dim);
+int64_t ms_dim_size(const ms_config *config, ms_dim dim); /* of the whole model */
+int64_t ms_share_size(const ms_model *model, ms_dim dim); /* of this rank's part: share.c */
 
 /* When a weight exists: always, or by a flag of ms_config. */
 typedef enum ms_when {

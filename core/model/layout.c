@@ -10,6 +10,7 @@
 
 #include "../base/json.h"
 #include "../base/memory.h"
+#include "../group/group.h"
 #include "family.h"
 
 /* ---- names and shapes ---- */
@@ -31,32 +32,40 @@ static int32_t weights_of_layer(const ms_config *c) {
   return n;
 }
 
-/* Takes `name` over. cols 0: a vector. */
-static void add_parameter(ms_model *m, char *name, int64_t rows, int64_t cols) {
+/* A parameter of which the whole model has `whole` and this rank `shape`; cols 0: a vector. Takes `name`
+ * over. */
+static ms_parameter *add_parameter(ms_model *m, char *name, const int64_t whole[2],
+                                   const int64_t shape[2]) {
   ms_parameter *p = &m->parameter[m->parameters++];
   p->name = name;
-  p->rank = cols ? 2 : 1;
-  p->shape[0] = rows;
-  p->shape[1] = cols;
-  p->count = rows * (cols ? cols : 1); /* config.c's bounds keep it below 2^57 */
-  p->decay = cols > 0;
+  p->rank = whole[1] ? 2 : 1;
+  memcpy(p->whole, whole, sizeof p->whole);
+  memcpy(p->shape, shape, sizeof p->shape);
+  p->count = shape[0] * (shape[1] ? shape[1] : 1); /* config.c's bounds keep it below 2^57 */
+  p->decay = whole[1] > 0;
+  return p;
 }
 
-static ms_status add_outer(ms_model *m, const char *name, int64_t rows, int64_t cols) {
+static ms_status add_outer(ms_model *m, const char *name, int64_t rows, int64_t held,
+                           int64_t cols) {
   char *copy;
   MS_TRY(ms_text_copy(name, strlen(name), &copy));
-  add_parameter(m, copy, rows, cols);
+  add_parameter(m, copy, (int64_t[]){rows, cols}, (int64_t[]){held, cols});
   return MS_OK;
 }
 
 static ms_status add_layer(ms_model *m, int32_t layer) {
   char *name;
   for (const ms_weight *w = m->config.family->weight; w->name; w++) {
-    int64_t rows = 0;
+    int64_t whole[2] = {0, ms_dim_size(&m->config, w->cols)};
+    int64_t shape[2] = {0, ms_share_size(m, w->cols)};
     if (!has_weight(&m->config, w)) continue;
-    for (int i = 0; i < MS_MAX_PARTS; i++) rows += ms_dim_size(&m->config, w->part[i].rows);
+    for (int i = 0; i < MS_MAX_PARTS; i++) {
+      whole[0] += ms_dim_size(&m->config, w->part[i].rows);
+      shape[0] += ms_share_size(m, w->part[i].rows);
+    }
     MS_TRY(ms_text_format(&name, "model.layers.%d.%s", layer, w->name));
-    add_parameter(m, name, rows, ms_dim_size(&m->config, w->cols));
+    add_parameter(m, name, whole, shape)->weight = w;
   }
   return MS_OK;
 }
@@ -67,10 +76,10 @@ static ms_status add_parameters(ms_model *m) {
   int32_t n = 3 + c->layers * weights_of_layer(c);
   MS_TRY(ms_alloc((size_t)n * sizeof *m->parameter, "parameters", &p));
   m->parameter = p;
-  MS_TRY(add_outer(m, MS_EMBED_NAME, c->vocab, c->hidden_size));
+  MS_TRY(add_outer(m, MS_EMBED_NAME, c->vocab, m->share.vocab, c->hidden_size));
   for (int32_t i = 0; i < c->layers; i++) MS_TRY(add_layer(m, i));
-  MS_TRY(add_outer(m, "model.norm.weight", c->hidden_size, 0));
-  if (!c->tied) MS_TRY(add_outer(m, MS_HEAD_NAME, c->vocab, c->hidden_size));
+  MS_TRY(add_outer(m, "model.norm.weight", c->hidden_size, c->hidden_size, 0));
+  if (!c->tied) MS_TRY(add_outer(m, MS_HEAD_NAME, c->vocab, m->share.vocab, c->hidden_size));
   return MS_OK;
 }
 
@@ -180,7 +189,7 @@ static ms_status link_layers(ms_model *m) {
       int64_t row = 0;
       for (const ms_part *part = w->part; part < w->part + MS_MAX_PARTS && part->rows; part++) {
         *(ms_slice *)((char *)&m->layer[i] + part->slice) = slice_at(m, q, row);
-        row += ms_dim_size(c, part->rows);
+        row += ms_share_size(m, part->rows);
       }
     }
   }
@@ -198,9 +207,13 @@ int ms_layout_dtype(int stored) { return stored == MS_BF16 ? MS_BF16 : MS_F32; }
 
 ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_options *options,
                         ms_model **out) {
+  ms_group *group = options->tp ? options->tp : ms_group_self();
   void *p;
   ms_status st;
   *out = NULL;
+  MS_TRY(ms_share_check(config, group));
+  MS_REQUIRE(options->vocab_cut >= 0, "model: its ids are cut as %lld are",
+             (long long)options->vocab_cut);
   MS_REQUIRE(options->dtype == -1 || options->dtype == MS_F32 || options->dtype == MS_BF16,
              "model: weights cannot be held as %s, only as f32, bf16 or as stored",
              ms_dtype_name(options->dtype));
@@ -220,6 +233,7 @@ ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_option
   m->recompute = options->recompute != 0;
   m->head_bytes = options->head_bytes;
   m->config = *config; /* borrowed until all has gone well */
+  m->share = ms_share_of(config, group, options->vocab_cut, group->rank);
   MS_TRY_OR(fail, add_parameters(m));
   memset(config, 0, sizeof *config);
   *out = m;

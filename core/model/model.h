@@ -1,7 +1,7 @@
 /* model.h - a decoder's parts, as the rest of core/model sees them.
  *
- * config.c reads config.json into ms_config; family.c holds the table of families; layout.c lays the
- * parameters out; weights.c reads them, save.c writes them, ends.c says where answers end, make.c
+ * config.c reads config.json into ms_config; family.c holds the table of families; share.c says which
+ * part of the model a rank has, layout.c lays the parameters out; weights.c reads them, save.c writes them, ends.c says where answers end, make.c
  * draws and copies them; decoder.c computes, layer by layer (layer.c) and block by block
  * (block_attention.c, block_mlp.c) in memory of activations.c; generate.c decodes with a cache.
  * The decoder knows nothing of families: only of what ms_config and ms_layer say. */
@@ -40,16 +40,36 @@ typedef struct ms_config {
   json_t *json; /* the file as read, to be written again */
 } ms_config;
 
+/* What of a model this rank has, where it is cut over a tensor-parallel group (share.c). Sizes in
+ * ms_config are of the whole model. Key/value heads of a group of heads that a border cuts through are
+ * held on both sides of it. */
+typedef struct ms_share {
+  ms_group *group; /* of one where the model is whole */
+  int32_t first_head, heads, first_kv_head, kv_heads;
+  int64_t first_intermediate, intermediate, first_id, vocab;
+} ms_share;
+
 /* One tensor as Hugging Face names it. Tied weights are one parameter. */
 typedef struct ms_parameter {
   char *name;
-  int rank;         /* 1 or 2 */
-  int64_t shape[2]; /* [out, in], or [n] */
-  int64_t count;
-  void *w;   /* in the model's dtype, on the device, inside the weight arena */
-  float *g;  /* its gradient, inside the gradient arena; NULL when frozen */
-  int decay; /* 0 for norms and biases */
+  const struct ms_weight *weight; /* its line in the family's table; NULL: embedding, norm, head */
+  int rank;                       /* 1 or 2 */
+  int64_t whole[2];               /* shape of the tensor: [out, in], or [n] */
+  int64_t shape[2];               /* of the part that this rank has */
+  int64_t count;                  /* elements of that */
+  void *w;                        /* in the model's dtype, on the device, inside the weight arena */
+  float *g;                       /* its gradient, inside the gradient arena; NULL when frozen */
+  int decay;                      /* 0 for norms and biases */
 } ms_parameter;
+
+/* Rows and columns of a tensor that this rank has side by side: row .. row + rows, col .. col + cols of
+ * the whole one are held .. held + rows of its part, in all columns of that. A vector has one column.
+ * Of what several ranks hold one owns it: it is counted, and written, there. */
+typedef struct ms_run {
+  int64_t row, rows, held, col, cols;
+  int owned;
+} ms_run;
+enum { MS_MAX_RUNS = 6 };
 
 /* A matrix or vector as the decoder uses it: a parameter or a run of rows of a fused one. */
 typedef struct ms_slice {
@@ -84,7 +104,8 @@ typedef struct ms_model_text {
 
 struct ms_model {
   ms_device *dev;
-  ms_config config;
+  ms_config config; /* of the whole model */
+  ms_share share;
   int dtype;  /* of the weights: MS_F32 or MS_BF16 */
   int stored; /* dtype that a save has unless told: `dtype`, or MS_F16 for what was opened so */
   int train, recompute;
@@ -108,6 +129,14 @@ struct ms_model {
   ms_head_workspace head_workspace; /* of the fused head, for one call after the other */
   struct ms_activations *act;       /* a list: those of passes that are alive, and idle ones */
 };
+
+/* share.c: the part of a rank; vocab_cut as in ms_model_options. */
+ms_share ms_share_of(const ms_config *config, ms_group *group, int64_t vocab_cut, int32_t rank);
+ms_status ms_share_check(const ms_config *config, const ms_group *group);
+/* Where part `rank` of n begins, when `size` ranks share n; `rank` = `size`: n. */
+int64_t ms_share_border(int64_t n, int32_t rank, int32_t size);
+/* What this rank has of parameter i, in order of `held`; all of its part is in some run. */
+int ms_share_runs(const ms_model *model, int32_t i, ms_run run[MS_MAX_RUNS]);
 
 /* layout.c: structure with weights undefined; everything from config and options. Takes over the
  * config on success. */

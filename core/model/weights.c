@@ -155,10 +155,10 @@ static ms_status check_tensor(const ms_safetensors *f, const ms_stored *t, const
                    "%s: tensor '%s' (at byte %zu) is %s; weights are read from "
                    "F32, BF16 and F16",
                    f->path, t->name, t->offset, t->type);
-  if (t->rank != p->rank || memcmp(t->shape, p->shape, (size_t)p->rank * sizeof *t->shape))
+  if (t->rank != p->rank || memcmp(t->shape, p->whole, (size_t)p->rank * sizeof *t->shape))
     return MS_FAIL(MS_EIO, "%s: tensor '%s' (at byte %zu) is %s, config.json makes it %s", f->path,
                    t->name, t->offset, ms_shape_text(t->rank, t->shape, have),
-                   ms_shape_text(p->rank, p->shape, want));
+                   ms_shape_text(p->rank, p->whole, want));
   return MS_OK;
 }
 
