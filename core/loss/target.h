@@ -13,14 +13,20 @@
 #include "workspace.h"
 
 /* Where logits come from: a final hidden state and a head. Everything a family may do between the
- * last norm and the softmax is here, so that no path can forget it. */
+ * last norm and the softmax is here, so that no path can forget it.
+ *
+ * A head may be cut by ids over the ranks of `tp`: each has some rows, in order of the ranks, one part
+ * behind the other, and all make the same calls. */
 typedef struct ms_head_weights {
-  const void *w; /* [vocab, width], f32 or bf16, on the device */
+  const void *w; /* [vocab, width], f32 or bf16, on the device: this rank's rows */
   int dtype;
   int64_t vocab, width;
   float scale;               /* multiplies the logits; 1 for none */
   float soft_cap;            /* c tanh(z / c), after scale; 0 for none */
   const ms_changes *changes; /* of w; NULL where w stays as it is */
+  ms_group *tp;              /* NULL, or of one: the head is whole, the next two do not count */
+  int64_t first_id;          /* of all ids, the one of this rank's first row */
+  int64_t vocab_all;         /* rows of all ranks */
 } ms_head_weights;
 
 /* Temperatures beyond these have no use, and products and squares of two within them stay finite. */

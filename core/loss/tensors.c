@@ -26,8 +26,13 @@ static ms_status head_of(const ms_tensor *hidden, const ms_tensor *head, double 
   MS_TRY(check_tensor("head", head, hidden, -1, 1));
   MS_REQUIRE(scale != 0 && isfinite(scale) && soft_cap >= 0 && isfinite(soft_cap),
              "head: scale %g, soft_cap %g", scale, soft_cap);
-  *out = (ms_head_weights){head->data,   head->dtype,     head->shape[0], head->shape[1],
-                           (float)scale, (float)soft_cap, head->changes};
+  *out = (ms_head_weights){.w = head->data,
+                           .dtype = head->dtype,
+                           .vocab = head->shape[0],
+                           .width = head->shape[1],
+                           .scale = (float)scale,
+                           .soft_cap = (float)soft_cap,
+                           .changes = head->changes};
   return MS_OK;
 }
 

@@ -318,11 +318,14 @@ float ms_embed_scale(const ms_model *m) {
 void ms_model_head(const ms_model *m, ms_head_weights *head) {
   *head = (ms_head_weights){.w = m->head.w,
                             .dtype = m->dtype,
-                            .vocab = m->config.vocab,
+                            .vocab = m->share.vocab,
                             .width = m->config.hidden_size,
                             .scale = m->config.logit_scale,
                             .soft_cap = m->config.logit_cap,
-                            .changes = &m->head_changes};
+                            .changes = &m->head_changes,
+                            .tp = m->share.group,
+                            .first_id = m->share.first_id,
+                            .vocab_all = m->config.vocab};
 }
 
 static ms_changes *changes_of(ms_model *m, const ms_parameter *p) {

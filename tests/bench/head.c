@@ -214,7 +214,8 @@ static void make(problem *p, ms_device *dev, int64_t rows, int64_t vocab, int64_
   must(ms_alloc((size_t)rows * 4, "bench", &label));
   p->label = label;
   for (int64_t r = 0; r < rows; r++) p->label[r] = (int32_t)((r * 7919) % vocab);
-  ms_head_weights head = {p->head, MS_F32, vocab, width, 1, 0, NULL};
+  ms_head_weights head = {
+      .w = p->head, .dtype = MS_F32, .vocab = vocab, .width = width, .scale = 1};
   must(
       ms_target_make(dev, &o, rows, ms_act_f32(p->hidden), &head, 0, NULL, NULL, NULL, &p->target));
   p->term[0] = (ms_term){.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 0.5, .t_scale = NAN};

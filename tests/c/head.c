@@ -13,7 +13,8 @@ static int held;
 static void hold(void *owner, int by) { held += by; }
 
 static float hidden[ROWS * WIDTH], head[VOCAB * WIDTH];
-static ms_head_weights weights = {head, MS_F32, VOCAB, WIDTH, 1, 0, NULL};
+static ms_head_weights weights = {
+    .w = head, .dtype = MS_F32, .vocab = VOCAB, .width = WIDTH, .scale = 1};
 static ms_device *dev;
 
 static void fill(void) {
