@@ -573,10 +573,16 @@ void ms_generator_free(ms_generator *gen);
 
 /* ---- optimiser and checkpoints ---- */
 
+/* What of a run's memory ranks that learn from different batches share out: nothing; moments and masters,
+ * each rank updating a part of every weight; weights and gradients as well. */
+enum { MS_SHARD_NONE, MS_SHARD_OPTIMIZER, MS_SHARD_PARAMETERS };
+
 /* Decoupled AdamW; no decay on norms and biases. clip: global norm, 0 for none. group: the ranks over
- * which gradients are summed, and which make every step and every checkpoint together. */
+ * which gradients are summed, and which make every step and every checkpoint together. Weights are the
+ * same bits for every `shard`. */
 typedef struct ms_adamw_options {
   double beta1, beta2, eps, weight_decay, clip;
+  int32_t shard;
 } ms_adamw_options;
 ms_status ms_optimizer_new(ms_model *model, ms_group *group, const ms_adamw_options *options,
                            ms_optimizer **out);

@@ -62,6 +62,12 @@ typedef struct ms_attention_shape {
 /* What gates the MLP. */
 enum { MS_SILU, MS_GELU_TANH };
 
+/* Squares of a gradient are summed in blocks of this many elements. */
+enum { MS_SQUARES_BLOCK = 1 << 15 };
+static inline int64_t ms_squares_blocks(int64_t n) {
+  return (n + MS_SQUARES_BLOCK - 1) / MS_SQUARES_BLOCK;
+}
+
 typedef struct ms_ops {
   int version;      /* MS_OPS_VERSION */
   size_t size;      /* sizeof(ms_ops) */
@@ -149,8 +155,9 @@ typedef struct ms_ops {
   ms_status (*topk)(ms_stream *s, const struct ms_topk_args *args);
   ms_status (*head_loss)(ms_stream *s, const struct ms_head_args *args);
 
-  /* *sum = sum of x^2, in double on the device; not finite exactly when an element is not */
-  ms_status (*sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n, int add);
+  /* sum[b] = sum of x^2 over the b-th MS_SQUARES_BLOCK elements, in double on the device; not finite
+   * exactly when an element is not */
+  ms_status (*sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n);
   /* index of the first NaN or infinity among x, f32 or bf16; -1 for none; a host result */
   ms_status (*not_finite)(ms_stream *s, int64_t *at, const void *x, int dtype, int64_t n);
   /* Decoupled AdamW on f32 masters w; `low` (bf16, NULL for none) gets the rounded result. scale

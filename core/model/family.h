@@ -18,6 +18,7 @@ typedef enum ms_dim {
 } ms_dim;
 int64_t ms_dim_size(const ms_config *config, ms_dim dim); /* of the whole model */
 int64_t ms_share_size(const ms_model *model, ms_dim dim); /* of this rank's part: share.c */
+int ms_share_is_cut(ms_dim dim);                          /* or else every rank has all of it */
 
 /* When a weight exists: always, or by a flag of ms_config. */
 typedef enum ms_when {

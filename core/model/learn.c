@@ -9,6 +9,7 @@
 #include "../loss/head.h"
 #include "batch.h"
 #include "decoder.h"
+#include "gradients.h"
 
 ms_status ms_batch_check(const ms_model *model, const ms_batch *batch) {
   const ms_config *c = &model->config;
@@ -313,14 +314,6 @@ static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, cons
   ms_status st = run_rows(model, batch, &s, terms, term, learn, result, part);
   ms_free(s.memory);
   return st;
-}
-
-ms_status ms_model_sum_gradients(ms_model *m, ms_group *group) {
-  if (m->summed || !m->gradient_arena) return MS_OK;
-  MS_TRY(group->ops->all_reduce(group, m->dev->stream, m->gradient_arena, MS_F32,
-                                (int64_t)(m->gradient_bytes / sizeof(float)), MS_SUM, NULL));
-  m->summed = 1;
-  return MS_OK;
 }
 
 ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,

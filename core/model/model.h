@@ -137,6 +137,8 @@ ms_status ms_share_check(const ms_config *config, const ms_group *group);
 int64_t ms_share_border(int64_t n, int32_t rank, int32_t size);
 /* What this rank has of parameter i, in order of `held`; all of its part is in some run. */
 int ms_share_runs(const ms_model *model, int32_t i, ms_run run[MS_MAX_RUNS]);
+/* The k-th key/value head that several ranks hold; -1 where there are no more. */
+int32_t ms_share_copied_head(const ms_model *model, int32_t k);
 
 /* layout.c: structure with weights undefined; everything from config and options. Takes over the
  * config on success. */
@@ -161,10 +163,6 @@ void ms_model_free_texts(ms_model *model);
 
 /* ends.c: generation_config.json, from that of the folder `from` (NULL: none) and the model's ends. */
 ms_status ms_ends_write(const ms_model *model, const struct ms_folder *folder, const char *from);
-
-/* learn.c: sums the gradients over the ranks of a group, unless that was done since they were
- * zeroed. */
-ms_status ms_model_sum_gradients(ms_model *model, ms_group *group);
 
 /* config.c: `name` is what errors call it; `json` is copied. */
 ms_status ms_config_read(const char *name, const json_t *json, ms_config *out);

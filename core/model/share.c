@@ -43,7 +43,7 @@ ms_status ms_share_check(const ms_config *c, const ms_group *group) {
 
 /* ---- sizes ---- */
 
-static int is_cut(ms_dim dim) {
+int ms_share_is_cut(ms_dim dim) {
   return dim == MS_DIM_Q || dim == MS_DIM_KV || dim == MS_DIM_INTERMEDIATE;
 }
 
@@ -75,6 +75,18 @@ static int64_t copied_rows(const ms_model *m) {
   return s->first_head % each ? m->config.head_dim : 0;
 }
 
+int32_t ms_share_copied_head(const ms_model *m, int32_t k) {
+  int32_t size = m->share.group->size, heads = m->config.heads, each = heads / m->config.kv_heads;
+  int32_t before = -1;
+  for (int32_t r = 1; r < size; r++) {
+    int32_t first = (int32_t)((int64_t)heads * r / size), head = first / each;
+    if (first % each == 0 || head == before) continue;
+    before = head;
+    if (k-- == 0) return head;
+  }
+  return -1;
+}
+
 /* ---- runs ---- */
 
 /* The rank that counts and writes what all hold. */
@@ -104,11 +116,11 @@ static int add_run(ms_run *run, ms_run proto, int64_t from, int64_t rows, int ow
 
 static int layer_runs(const ms_model *m, int32_t i, const ms_weight *w, ms_run *run) {
   int64_t row = 0, held = 0;
-  int n = 0, cols_cut = is_cut(w->cols);
+  int n = 0, cols_cut = ms_share_is_cut(w->cols);
   for (const ms_part *part = w->part; part < w->part + MS_MAX_PARTS && part->rows; part++) {
     int64_t rows = ms_share_size(m, part->rows);
     int64_t copied = part->rows == MS_DIM_KV ? copied_rows(m) : 0;
-    int owned = cols_cut || is_cut(part->rows) || owns_whole(m, i);
+    int owned = cols_cut || ms_share_is_cut(part->rows) || owns_whole(m, i);
     ms_run proto = {.row = row + first_of(m, part->rows),
                     .held = held,
                     .col = first_of(m, w->cols),

@@ -406,12 +406,19 @@ ms_status ms_add(ms_tensor *y, const ms_tensor *x, double scale) {
 }
 
 ms_status ms_sum_squares(const ms_tensor *x, double *sum) {
-  void *total;
+  void *squares, *host = NULL;
   MS_TRY(want_count("sum_squares", "x", x, x));
-  MS_TRY(ms_device_new(x->dev, sizeof *sum, &total));
-  ms_status st = MS_OP(x->dev, sum_squares, total, x->data, x->count, 0);
-  if (st == MS_OK) st = MS_OP(x->dev, read, sum, total, sizeof *sum);
-  ms_device_free(x->dev, total, sizeof *sum);
+  size_t bytes = (size_t)ms_squares_blocks(x->count) * sizeof(double);
+  MS_TRY(ms_device_new(x->dev, bytes, &squares));
+  ms_status st = ms_alloc_undefined(bytes, "squared norm", &host);
+  if (st == MS_OK) st = MS_OP(x->dev, sum_squares, squares, x->data, x->count);
+  if (st == MS_OK) st = MS_OP(x->dev, read, host, squares, bytes);
+  if (st == MS_OK) {
+    *sum = 0;
+    for (int64_t b = 0; b < ms_squares_blocks(x->count); b++) *sum += ((double *)host)[b];
+  }
+  ms_free(host);
+  ms_device_free(x->dev, squares, bytes);
   return st;
 }
 

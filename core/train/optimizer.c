@@ -8,10 +8,86 @@
 #include <math.h>
 
 #include "../base/memory.h"
+#include "../model/gradients.h"
+
+void ms_optimizer_part(const ms_optimizer *opt, const ms_parameter *p, int64_t *from,
+                       int64_t *count) {
+  *from = 0;
+  *count = p->count;
+}
 
 float *ms_optimizer_at(const ms_optimizer *opt, float *arena, const ms_parameter *p) {
   return arena ? arena + (p->g - opt->model->gradient_arena) : NULL;
 }
+
+/* ---- the norm of the whole gradient ----
+ *
+ * Sums of squares in double, of blocks that begin anew with each run of a parameter: what is owned by
+ * several ranks together is cut on their borders alone, so the norm does not depend on who sums which.
+ * They are waited for once. */
+
+/* Fills `part` with what this rank owns of parameter i as runs of its elements. */
+static int owned_runs(const ms_model *m, int32_t i, int64_t part[MS_MAX_RUNS][2]) {
+  ms_run run[MS_MAX_RUNS];
+  int n = 0, runs = m->parameter[i].g ? ms_share_runs(m, i, run) : 0;
+  for (int k = 0; k < runs; k++) {
+    if (!run[k].owned) continue;
+    part[n][0] = run[k].held * run[k].cols;
+    part[n++][1] = run[k].rows * run[k].cols;
+  }
+  return n;
+}
+
+static int64_t count_blocks(const ms_model *m, int32_t i) {
+  int64_t part[MS_MAX_RUNS][2], blocks = 0;
+  int n = owned_runs(m, i, part);
+  for (int k = 0; k < n; k++) blocks += ms_squares_blocks(part[k][1]);
+  return blocks;
+}
+
+static ms_status square_blocks(const ms_optimizer *opt, int32_t i, double *squares) {
+  const ms_model *m = opt->model;
+  int64_t part[MS_MAX_RUNS][2];
+  int n = owned_runs(m, i, part);
+  for (int k = 0; k < n; k++) {
+    MS_TRY(MS_OP(m->dev, sum_squares, squares, m->parameter[i].g + part[k][0], part[k][1]));
+    squares += ms_squares_blocks(part[k][1]);
+  }
+  return MS_OK;
+}
+
+static ms_status new_squares(ms_optimizer *opt) {
+  const ms_model *m = opt->model;
+  void *p;
+  for (int32_t i = 0; i < m->parameters; i++) opt->blocks += count_blocks(m, i);
+  size_t bytes = (size_t)opt->blocks * sizeof(double);
+  MS_TRY(ms_device_new(m->dev, bytes, &p));
+  opt->squares = p;
+  MS_TRY(ms_alloc_undefined(bytes, "optimizer", &p));
+  opt->square = p;
+  return MS_OK;
+}
+
+static ms_status gradient_norm(ms_optimizer *opt, double *norm) {
+  const ms_model *m = opt->model;
+  double total = 0, *squares = opt->squares;
+  const double *square = opt->square;
+  for (int32_t i = 0; i < m->parameters; i++) {
+    MS_TRY(square_blocks(opt, i, squares));
+    squares += count_blocks(m, i);
+  }
+  MS_TRY(MS_OP(m->dev, read, opt->square, opt->squares, (size_t)opt->blocks * sizeof *squares));
+  for (int32_t i = 0; i < m->parameters; i++) {
+    double sum = 0;
+    for (int64_t b = count_blocks(m, i); b > 0; b--) sum += *square++;
+    total += sum;
+  }
+  MS_TRY(ms_group_sum(m->share.group, &total, 1));
+  *norm = sqrt(total);
+  return MS_OK;
+}
+
+/* ---- life ---- */
 
 static ms_status check_options(const ms_adamw_options *o) {
   MS_REQUIRE(o->beta1 >= 0 && o->beta1 < 1, "AdamW: beta1 %g not in [0, 1)", o->beta1);
@@ -20,7 +96,9 @@ static ms_status check_options(const ms_adamw_options *o) {
   MS_REQUIRE(o->weight_decay >= 0 && isfinite(o->weight_decay), "AdamW: weight decay %g",
              o->weight_decay);
   MS_REQUIRE(o->clip >= 0 && isfinite(o->clip), "AdamW: clip %g is negative", o->clip);
-  return MS_OK;
+  if (o->shard == MS_SHARD_NONE) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED, "AdamW: shard %d: what ranks hold cannot be shared out so yet",
+                 o->shard);
 }
 
 static ms_status new_arena(const ms_optimizer *opt, float **out) {
@@ -32,14 +110,20 @@ static ms_status new_arena(const ms_optimizer *opt, float **out) {
   return MS_OP(dev, zero, p, opt->count * sizeof(float));
 }
 
+static void *weight_at(const ms_model *m, const ms_parameter *p, int64_t i) {
+  return (char *)p->w + (size_t)i * ms_dtype_size(m->dtype);
+}
+
 static ms_status copy_masters(ms_optimizer *opt) {
   const ms_model *m = opt->model;
   MS_TRY(new_arena(opt, &opt->master));
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *p = &m->parameter[i];
-    if (p->g)
-      MS_TRY(MS_OP(m->dev, cast, ms_optimizer_at(opt, opt->master, p), MS_F32, p->w, m->dtype,
-                   p->count));
+    int64_t from, count;
+    if (!p->g) continue;
+    ms_optimizer_part(opt, p, &from, &count);
+    MS_TRY(MS_OP(m->dev, cast, ms_optimizer_at(opt, opt->master, p), MS_F32, weight_at(m, p, from),
+                 m->dtype, count));
   }
   return MS_OK;
 }
@@ -65,8 +149,7 @@ ms_status ms_optimizer_new(ms_model *model, ms_group *group, const ms_adamw_opti
   MS_TRY_OR(fail, new_arena(opt, &opt->first));
   MS_TRY_OR(fail, new_arena(opt, &opt->second));
   if (model->dtype != MS_F32) MS_TRY_OR(fail, copy_masters(opt));
-  MS_TRY_OR(fail, ms_device_new(model->dev, sizeof *opt->squares, &p));
-  opt->squares = p;
+  MS_TRY_OR(fail, new_squares(opt));
   *out = opt;
   return MS_OK;
 
@@ -82,41 +165,36 @@ void ms_optimizer_free(ms_optimizer *opt) {
   ms_device_free(dev, opt->first, bytes);
   ms_device_free(dev, opt->second, bytes);
   ms_device_free(dev, opt->master, bytes);
-  ms_device_free(dev, opt->squares, sizeof *opt->squares);
+  ms_device_free(dev, opt->squares, (size_t)opt->blocks * sizeof *opt->squares);
+  ms_free(opt->square);
   ms_model_release(opt->model);
   ms_free(opt);
 }
 
-/* The norm of the whole gradient: sums in double, parameter by parameter, so that it does not
- * depend on how the arena is laid out. They add up on the device, and are waited for once. */
-static ms_status gradient_norm(ms_optimizer *opt, double *norm) {
+/* ---- a step ---- */
+
+static ms_status update_parameter(ms_optimizer *opt, const ms_parameter *p, double lr,
+                                  double scale) {
+  const ms_adamw_options *o = &opt->options;
   const ms_model *m = opt->model;
-  double total;
-  int add = 0;
-  for (int32_t i = 0; i < m->parameters; i++) {
-    const ms_parameter *p = &m->parameter[i];
-    if (!p->g) continue;
-    MS_TRY(MS_OP(m->dev, sum_squares, opt->squares, p->g, p->count, add));
-    add = 1;
-  }
-  MS_TRY(MS_OP(m->dev, read, &total, opt->squares, sizeof total));
-  *norm = sqrt(total);
-  return MS_OK;
+  double t = (double)opt->steps, c1 = 1 - pow(o->beta1, t), c2 = 1 - pow(o->beta2, t);
+  float *master = ms_optimizer_at(opt, opt->master, p);
+  int64_t from, count;
+  ms_optimizer_part(opt, p, &from, &count);
+  void *w = weight_at(m, p, from);
+  return MS_OP(m->dev, adamw, master ? master : w, master ? w : NULL,
+               ms_optimizer_at(opt, opt->first, p), ms_optimizer_at(opt, opt->second, p),
+               p->g + from, count, lr, o->beta1, o->beta2, o->eps, p->decay ? o->weight_decay : 0,
+               scale, c1, c2);
 }
 
 static ms_status update(ms_optimizer *opt, double lr, double scale) {
-  const ms_adamw_options *o = &opt->options;
   ms_model *m = opt->model;
-  double t = (double)opt->steps, c1 = 1 - pow(o->beta1, t), c2 = 1 - pow(o->beta2, t);
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *p = &m->parameter[i];
     if (!p->g) continue;
     ms_model_change(m, p);
-    float *master = ms_optimizer_at(opt, opt->master, p);
-    MS_TRY(MS_OP(m->dev, adamw, master ? master : p->w, master ? p->w : NULL,
-                 ms_optimizer_at(opt, opt->first, p), ms_optimizer_at(opt, opt->second, p), p->g,
-                 p->count, lr, o->beta1, o->beta2, o->eps, p->decay ? o->weight_decay : 0, scale,
-                 c1, c2));
+    MS_TRY(update_parameter(opt, p, lr, scale));
   }
   return MS_OK;
 }

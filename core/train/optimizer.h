@@ -1,7 +1,7 @@
 /* optimizer.h - AdamW's state, as checkpoints see it.
  *
- * The arenas are laid out like the model's gradient arena: the moments of the parameter whose
- * gradient is at g are at the same distance from the beginning of `first` and `second`. */
+ * Of each parameter this rank updates a part, and has moments and masters of that alone, one part behind
+ * the other in each arena. */
 #ifndef MS_OPTIMIZER_H
 #define MS_OPTIMIZER_H
 #include "../moonstill.h"
@@ -16,11 +16,16 @@ struct ms_optimizer {
   size_t count;          /* elements of an arena */
   float *first, *second; /* moments */
   float *master;         /* f32 weights of a bf16 model; NULL for f32 */
-  double *squares;       /* on the device: the gradient's squared norm */
+  int64_t blocks;        /* of owned gradients, each with a sum of squares */
+  double *squares;       /* [blocks] on the device */
+  double *square;        /* [blocks] on the host */
   _Atomic int refs;      /* the handle, and views of moments */
 };
 
-/* The part of an arena that belongs to a parameter; NULL for an arena that is not there. */
+/* Which elements of this rank's part of a trained parameter it updates: from .. from + count. */
+void ms_optimizer_part(const ms_optimizer *opt, const ms_parameter *p, int64_t *from,
+                       int64_t *count);
+/* Where an arena has what belongs to the first one of them; NULL for an arena that is not there. */
 float *ms_optimizer_at(const ms_optimizer *opt, float *arena, const ms_parameter *p);
 
 #endif
