@@ -414,7 +414,8 @@ ms_status ms_model_create(ms_device *dev, const char *config, uint64_t seed,
 /* A student from chosen layers of `teacher` (0-based, ascending); everything else is copied. */
 ms_status ms_model_shrink(const ms_model *teacher, const int32_t *layer, int32_t layers,
                           const ms_model_options *options, ms_model **out);
-/* A copy on the same device, held as the options say. */
+/* A copy on the same device, held as the options say. It and students are cut as their source is: tp and
+ * vocab_cut are its own, or not said. */
 ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, ms_model **out);
 /* Writes a folder that transformers loads: config.json, model.safetensors (with shards over
  * `shard_bytes`, 0 for the default of 5 GB), and the tokenizer and generation files found in the

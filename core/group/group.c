@@ -1,6 +1,8 @@
 /* group.c - what Lua asks of any group. */
 #include "group.h"
 
+#include <stdio.h>
+
 size_t ms_element_size(int dtype) {
   static const uint8_t size[] = {
       [MS_F32] = 4, [MS_BF16] = 2, [MS_I32] = 4, [MS_I64] = 8, [MS_U8] = 1, [MS_F64] = 8};
@@ -30,4 +32,16 @@ ms_status ms_group_sum(ms_group *group, double *x, int64_t n) {
 ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t root) {
   MS_REQUIRE(group && (data || !bytes) && bytes >= 0, "group: no group or no data");
   return group->ops->broadcast(group, NULL, data, MS_U8, bytes, root, NULL);
+}
+
+ms_status ms_group_agree(ms_group *g, ms_status st) {
+  char text[512];
+  if (g->size == 1) return st;
+  snprintf(text, sizeof text, "%s", st == MS_OK ? "" : ms_last_error());
+  int32_t failed = st == MS_OK ? 0 : g->size - g->rank;
+  MS_TRY(g->ops->all_reduce(g, NULL, &failed, MS_I32, 1, MS_MAX, NULL));
+  if (!failed) return MS_OK;
+  int32_t first = g->size - failed;
+  MS_TRY(g->ops->broadcast(g, NULL, text, MS_U8, sizeof text, first, NULL));
+  return st == MS_OK ? MS_FAIL(MS_EGROUP, "rank %d: %s", first, text) : st;
 }

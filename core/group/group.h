@@ -58,6 +58,10 @@ ms_status ms_work_wait(ms_work *work);
 /* Whether it is done; what is done is still to be waited for. */
 ms_status ms_work_test(ms_work *work, int *done);
 
+/* The status of what every rank did its part of: MS_OK where it is that on all. A rank that failed keeps
+ * its status and message; the others fail with the message of the first one that did. */
+ms_status ms_group_agree(ms_group *group, ms_status st);
+
 /* f32, bf16, f64, i32, i64, u8; an error for others. */
 ms_status ms_group_check_dtype(int dtype);
 /* Bytes of an element of one of them. */

@@ -275,51 +275,81 @@ const char *ms_safetensors_metadata(const ms_safetensors *f, const char *key) {
   return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
 }
 
-/* Conversions pass through a buffer on the device, a part at a time: that also aligns the data,
+/* What is converted passes through a buffer on the device, a part at a time: that also aligns the data,
  * which has no alignment in the file. */
 enum { PART = 1 << 20 }; /* elements */
 
-static ms_status convert(const ms_safetensors *f, const ms_stored *t, ms_device *dev, void *y,
+static ms_status check_types(const ms_safetensors *f, const ms_stored *t, int dtype) {
+  int known = t->dtype >= 0 && t->dtype <= MS_F16 && dtype >= 0 && dtype <= MS_F16;
+  if (known || (t->dtype == dtype && dtype >= 0)) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED, "%s: tensor '%s' (at byte %zu): %s cannot be read as %s", f->path,
+                 t->name, t->offset, t->type, ms_dtype_name(dtype));
+}
+
+/* Elements i .. i + n - 1 of `rows` of data, one behind the other: in `buffer` if they do not lie so. */
+static const void *elements_of(const void *data, size_t size, const ms_rows *rows, int64_t i,
+                               int64_t n, char *buffer) {
+  const char *from = (const char *)data + (size_t)ms_rows_place(rows, i) * size;
+  size_t row = (size_t)rows->cols * size;
+  if (!buffer) return from;
+  for (int64_t k = 0; k < n / rows->cols; k++)
+    memcpy(buffer + (size_t)k * row, from + (size_t)(k * rows->stride) * size, row);
+  return buffer;
+}
+
+static ms_status convert(const ms_stored *t, const ms_rows *rows, ms_device *dev, void *y,
                          int dtype) {
-  void *stage;
-  ms_status st = MS_OK;
-  if (t->dtype < 0 || t->dtype > MS_F16 || dtype < 0 || dtype > MS_F16)
-    if (t->dtype != dtype || dtype < 0)
-      return MS_FAIL(MS_EUNSUPPORTED, "%s: tensor '%s' (at byte %zu): %s cannot be read as %s",
-                     f->path, t->name, t->offset, t->type, ms_dtype_name(dtype));
-  if (t->dtype == dtype) return MS_OP(dev, write, y, t->data, t->bytes);
+  int dense = rows->rows == 1, same = t->dtype == dtype;
   size_t from = ms_dtype_size(t->dtype), to = ms_dtype_size(dtype);
-  int64_t most = t->count < PART ? t->count : PART;
-  MS_TRY(ms_device_new(dev, (size_t)most * from, &stage));
-  for (int64_t i = 0; i < t->count && st == MS_OK; i += most) {
-    int64_t n = t->count - i < most ? t->count - i : most;
-    MS_TRY_OR(end,
-              MS_OP(dev, write, stage, (const char *)t->data + (size_t)i * from, (size_t)n * from));
-    MS_TRY_OR(end, MS_OP(dev, cast, (char *)y + (size_t)i * to, dtype, stage, t->dtype, n));
+  int64_t count = rows->rows * rows->cols, most = dense ? PART : rows->cols;
+  void *buffer = NULL, *stage = NULL;
+  ms_status st = MS_OK;
+  if (!dense && most < PART) most = PART / most * most; /* whole rows */
+  if (most > count || (dense && same)) most = count;
+  size_t bytes = (size_t)most * from;
+  if (!dense) MS_TRY_OR(end, ms_alloc_undefined(bytes, "weights", &buffer));
+  if (!same) MS_TRY_OR(end, ms_device_new(dev, bytes, &stage));
+  for (int64_t i = 0; i < count; i += most) {
+    int64_t n = count - i < most ? count - i : most;
+    const void *x = elements_of(t->data, from, rows, i, n, buffer);
+    void *z = (char *)y + (size_t)i * to;
+    MS_TRY_OR(end, MS_OP(dev, write, same ? z : stage, x, (size_t)n * from));
+    if (!same) MS_TRY_OR(end, MS_OP(dev, cast, z, dtype, stage, t->dtype, n));
   }
 end:
-  ms_device_free(dev, stage, (size_t)most * from);
+  ms_device_free(dev, stage, bytes);
+  ms_free(buffer);
   return st;
 }
 
-static ms_status check_finite(const ms_safetensors *f, const ms_stored *t, ms_device *dev,
-                              const void *y, int dtype) {
+static ms_status check_finite(const ms_safetensors *f, const ms_stored *t, const ms_rows *rows,
+                              ms_device *dev, const void *y, int dtype) {
   int64_t at;
   char place[80];
-  MS_TRY(MS_OP(dev, not_finite, &at, y, dtype, t->count));
+  if (dtype != MS_F32 && dtype != MS_BF16) return MS_OK;
+  MS_TRY(MS_OP(dev, not_finite, &at, y, dtype, rows->rows * rows->cols));
   if (at < 0) return MS_OK;
   return MS_FAIL(
       MS_EIO,
       "%s: tensor '%s' (at byte %zu) holds NaN or infinity, first at %s: the file is "
       "damaged, or the training that wrote it diverged; get it again, or take an earlier "
       "one",
-      f->path, t->name, t->offset, ms_place_text(t->rank, t->shape, at, place));
+      f->path, t->name, t->offset,
+      ms_place_text(t->rank, t->shape, ms_rows_place(rows, at), place));
+}
+
+ms_status ms_safetensors_read_rows(const ms_safetensors *f, const ms_stored *t, const ms_rows *rows,
+                                   ms_device *dev, void *y, int dtype) {
+  MS_TRY(check_types(f, t, dtype));
+  if (!rows->rows || !rows->cols) return MS_OK;
+  MS_TRY(convert(t, rows, dev, y, dtype));
+  return check_finite(f, t, rows, dev, y, dtype);
 }
 
 ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_device *dev, void *y,
                               int dtype) {
-  MS_TRY(convert(f, t, dev, y, dtype));
-  return dtype == MS_F32 || dtype == MS_BF16 ? check_finite(f, t, dev, y, dtype) : MS_OK;
+  ms_rows all = {.rows = 1, .cols = t->count, .stride = t->count};
+  return ms_safetensors_read_rows(f, t, &all, dev, y, dtype);
 }
 
 /* ---- writing ---- */

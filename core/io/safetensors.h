@@ -43,6 +43,9 @@ const char *ms_safetensors_metadata(const ms_safetensors *file, const char *key)
  * among them, in f32 or bf16, is an error that names the first. */
 ms_status ms_safetensors_read(const ms_safetensors *file, const ms_stored *tensor, ms_device *dev,
                               void *y, int dtype);
+/* The same of some of its elements, which y holds one behind the other. */
+ms_status ms_safetensors_read_rows(const ms_safetensors *file, const ms_stored *tensor,
+                                   const ms_rows *rows, ms_device *dev, void *y, int dtype);
 
 /* A tensor to be written: `data` on `dev`, held in `held`, stored as `dtype`. */
 typedef struct ms_storing {

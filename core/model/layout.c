@@ -392,7 +392,10 @@ ms_status ms_model_info(const ms_model *m, char **json) {
   const ms_config *c = &m->config;
   int64_t count = 0;
   *json = NULL;
-  for (int32_t i = 0; i < m->parameters; i++) count += m->parameter[i].count;
+  for (int32_t i = 0; i < m->parameters; i++) {
+    const ms_parameter *p = &m->parameter[i];
+    count += p->whole[0] * (p->rank == 2 ? p->whole[1] : 1);
+  }
   ms_json_starved();
   json_t *path = m->path ? json_string(m->path) : NULL;
   if (ms_json_starved()) return MS_FAIL(MS_ENOMEM, "model info: no memory");

@@ -4,6 +4,7 @@
 #include "../base/json.h"
 #include "../base/memory.h"
 #include "../base/random.h"
+#include "../group/group.h"
 #include "family.h"
 #include "layout.h"
 
@@ -12,39 +13,58 @@ static const ms_model_options as_held = {.dtype = -1};
 /* ---- random weights ---- */
 
 /* Values are made a part at a time on the host. BLOCK values are one thread's work: every value is a
- * function of its index alone, so threads do not matter. */
+ * function of its place in the whole tensor alone, so neither threads nor ranks matter. */
 enum { PART = 1 << 18, BLOCK = 1 << 12 };
 
-static void fill_part(const ms_model *m, const ms_parameter *p, float *y, int64_t first, int64_t n,
-                      uint64_t seed, uint64_t stream) {
+/* The values first .. first + n - 1 of a parameter. */
+static void draw(const ms_model *m, const ms_parameter *p, float *y, int64_t first, int64_t n,
+                 uint64_t seed, uint64_t stream) {
   size_t length = strlen(p->name);
   int bias = length > 5 && !strcmp(p->name + length - 5, ".bias");
   float std = (float)m->config.init_std, norm = 1 - m->config.norm_offset;
+  if (p->rank == 2) ms_normal(y, n, (uint64_t)first, seed, stream);
+  for (int64_t i = 0; i < n; i++) y[i] = p->rank == 2 ? y[i] * std : bias ? 0 : norm;
+}
+
+/* Elements at .. at + n - 1 of `rows` of a parameter. */
+static void draw_rows(const ms_model *m, const ms_parameter *p, const ms_rows *rows, float *y,
+                      int64_t at, int64_t n, uint64_t seed, uint64_t stream) {
 #pragma omp parallel for schedule(static) if (n > BLOCK)
   for (int64_t b = 0; b < n; b += BLOCK) {
-    int64_t k = n - b < BLOCK ? n - b : BLOCK;
-    if (p->rank == 2) ms_normal(y + b, k, (uint64_t)(first + b), seed, stream);
-    for (int64_t i = b; i < b + k; i++) y[i] = p->rank == 2 ? y[i] * std : bias ? 0 : norm;
+    int64_t end = n - b < BLOCK ? n : b + BLOCK;
+    for (int64_t i = b, k; i < end; i += k) {
+      int64_t left = rows->cols - (at + i) % rows->cols; /* of its row */
+      k = end - i < left ? end - i : left;
+      draw(m, p, y + i, ms_rows_place(rows, at + i), k, seed, stream);
+    }
   }
 }
 
 /* Parameter i takes the numbers of stream i of the seed. */
+static ms_status fill_part(ms_model *m, int32_t i, uint64_t seed, float *host, void *stage) {
+  const ms_parameter *p = &m->parameter[i];
+  ms_run run[MS_MAX_RUNS];
+  int runs = ms_share_runs(m, i, run);
+  for (int k = 0; k < runs; k++) {
+    ms_rows rows = ms_run_rows(p, &run[k]);
+    int64_t held = ms_run_at(p, &run[k]), count = rows.rows * rows.cols;
+    for (int64_t at = 0; at < count; at += PART) {
+      int64_t n = count - at < PART ? count - at : PART;
+      void *w = (char *)p->w + (size_t)(held + at) * ms_dtype_size(m->dtype);
+      draw_rows(m, p, &rows, host, at, n, seed, (uint64_t)i);
+      MS_TRY(MS_OP(m->dev, write, stage, host, (size_t)n * sizeof(float)));
+      MS_TRY(MS_OP(m->dev, cast, w, m->dtype, stage, MS_F32, n));
+    }
+  }
+  return MS_OK;
+}
+
 static ms_status fill(ms_model *m, uint64_t seed) {
   void *host = NULL, *stage = NULL;
   ms_status st;
-  size_t element = ms_dtype_size(m->dtype);
   MS_TRY_OR(end, ms_alloc_undefined(PART * sizeof(float), "random weights", &host));
   MS_TRY_OR(end, ms_device_new(m->dev, PART * sizeof(float), &stage));
-  for (int32_t i = 0; i < m->parameters; i++) {
-    const ms_parameter *p = &m->parameter[i];
-    for (int64_t at = 0; at < p->count; at += PART) {
-      int64_t n = p->count - at < PART ? p->count - at : PART;
-      fill_part(m, p, host, at, n, seed, (uint64_t)i);
-      MS_TRY_OR(end, MS_OP(m->dev, write, stage, host, (size_t)n * sizeof(float)));
-      MS_TRY_OR(end, MS_OP(m->dev, cast, (char *)p->w + (size_t)at * element, m->dtype, stage,
-                           MS_F32, n));
-    }
-  }
+  for (int32_t i = 0; i < m->parameters; i++) MS_TRY_OR(end, fill_part(m, i, seed, host, stage));
 end:
   ms_device_free(m->dev, stage, PART * sizeof(float));
   ms_free(host);
@@ -83,6 +103,18 @@ static ms_status copy_weight(ms_model *to, int32_t i, const ms_model *from, int3
   return MS_OP(to->dev, cast, to->parameter[i].w, to->dtype, x->w, from->dtype, x->count);
 }
 
+/* A copy is cut as its source is: each rank copies the part that it has. */
+static ms_status keep_share(const ms_model *source, ms_model_options *o) {
+  const ms_share *s = &source->share;
+  if (!o->tp) o->tp = s->group;
+  if (!o->vocab_cut) o->vocab_cut = s->vocab_cut;
+  MS_REQUIRE(o->tp == s->group && o->vocab_cut == s->vocab_cut,
+             "model: a copy is cut over the same %d ranks as the model it is of, and in the same "
+             "places: open the folder anew to have it cut otherwise",
+             s->group->size);
+  return MS_OK;
+}
+
 /* A model of `config` (taken over on success) whose layer i is the source's layer[i]. */
 static ms_status build_from(const ms_model *source, ms_config *config, const int32_t *layer,
                             const ms_model_options *options, ms_model **out) {
@@ -90,6 +122,7 @@ static ms_status build_from(const ms_model *source, ms_config *config, const int
   ms_model *m = NULL;
   ms_status st;
   if (o.dtype == -1) o.dtype = source->dtype;
+  MS_TRY(keep_share(source, &o));
   MS_TRY(ms_model_build(source->dev, config, &o, &m));
   int32_t each = ms_layout_index(m, 1, 0) - ms_layout_index(m, 0, 0);
   int32_t norm = ms_layout_index(m, m->config.layers, 0);

@@ -47,6 +47,7 @@ typedef struct ms_share {
   ms_group *group; /* of one where the model is whole */
   int32_t first_head, heads, first_kv_head, kv_heads;
   int64_t first_intermediate, intermediate, first_id, vocab;
+  int64_t vocab_cut; /* as in ms_model_options */
 } ms_share;
 
 /* One tensor as Hugging Face names it. Tied weights are one parameter. */
@@ -70,6 +71,11 @@ typedef struct ms_run {
   int owned;
 } ms_run;
 enum { MS_MAX_RUNS = 6 };
+
+/* A run's elements in the whole tensor. */
+ms_rows ms_run_rows(const ms_parameter *p, const ms_run *run);
+/* How many elements of its part lie before a run's. */
+int64_t ms_run_at(const ms_parameter *p, const ms_run *run);
 
 /* A matrix or vector as the decoder uses it: a parameter or a run of rows of a fused one. */
 typedef struct ms_slice {

@@ -18,7 +18,7 @@ int64_t ms_share_border(int64_t n, int32_t rank, int32_t size) {
 ms_share ms_share_of(const ms_config *c, ms_group *group, int64_t vocab_cut, int32_t rank) {
   int32_t size = group->size, each = c->heads / c->kv_heads;
   int64_t cut = vocab_cut ? vocab_cut : c->vocab;
-  ms_share s = {.group = group};
+  ms_share s = {.group = group, .vocab_cut = vocab_cut};
   s.first_head = (int32_t)((int64_t)c->heads * rank / size);
   s.heads = (int32_t)((int64_t)c->heads * (rank + 1) / size) - s.first_head;
   s.first_kv_head = s.first_head / each;
@@ -136,4 +136,14 @@ static int layer_runs(const ms_model *m, int32_t i, const ms_weight *w, ms_run *
 int ms_share_runs(const ms_model *m, int32_t i, ms_run run[MS_MAX_RUNS]) {
   const ms_weight *w = m->parameter[i].weight;
   return w ? layer_runs(m, i, w, run) : outer_runs(m, i, run);
+}
+
+ms_rows ms_run_rows(const ms_parameter *p, const ms_run *run) {
+  int64_t width = p->rank == 2 ? p->whole[1] : 1, first = run->row * width + run->col;
+  if (run->cols < width) return (ms_rows){first, run->rows, run->cols, width};
+  return (ms_rows){first, 1, run->rows * width, run->rows * width};
+}
+
+int64_t ms_run_at(const ms_parameter *p, const ms_run *run) {
+  return run->held * (p->rank == 2 ? p->shape[1] : 1);
 }

@@ -6,6 +6,7 @@
 #include "../base/guess.h"
 #include "../base/json.h"
 #include "../base/memory.h"
+#include "../group/group.h"
 #include "../io/safetensors.h"
 #include "layout.h"
 
@@ -162,6 +163,15 @@ static ms_status check_tensor(const ms_safetensors *f, const ms_stored *t, const
   return MS_OK;
 }
 
+/* Whether two tensors of ids differ in what this rank reads of them. */
+static int differ(const ms_model *m, const ms_stored *a, const ms_stored *b) {
+  const ms_parameter *p = &m->parameter[0];
+  size_t row = (size_t)p->whole[1] * ms_dtype_size(a->dtype);
+  size_t from = (size_t)m->share.first_id * row;
+  return memcmp((const char *)a->data + from, (const char *)b->data + from,
+                (size_t)p->shape[0] * row) != 0;
+}
+
 /* A tied model may store its one matrix under either name, or under both with the same content. */
 static ms_status match_tied(source *s, const ms_model *m) {
   const ms_safetensors *f;
@@ -172,7 +182,7 @@ static ms_status match_tied(source *s, const ms_model *m) {
   if (!e) {
     s->stored[0] = s->head;
     s->in[0] = f;
-  } else if (e->dtype != s->head->dtype || memcmp(e->data, s->head->data, e->bytes)) {
+  } else if (e->dtype != s->head->dtype || differ(m, e, s->head)) {
     return MS_FAIL(MS_EIO,
                    "%s: tensor '%s' (at byte %zu) differs from '%s', but config.json ties "
                    "them",
@@ -261,14 +271,26 @@ static ms_status read_config(const char *folder, ms_config *config) {
   return st;
 }
 
+/* What this rank has of a parameter. */
+static ms_status read_part(const source *s, ms_model *m, int32_t i) {
+  const ms_parameter *p = &m->parameter[i];
+  ms_run run[MS_MAX_RUNS];
+  int n = ms_share_runs(m, i, run);
+  for (int k = 0; k < n; k++) {
+    ms_rows rows = ms_run_rows(p, &run[k]);
+    char *y = (char *)p->w + (size_t)ms_run_at(p, &run[k]) * ms_dtype_size(m->dtype);
+    MS_TRY(ms_safetensors_read_rows(s->in[i], s->stored[i], &rows, m->dev, y, m->dtype));
+  }
+  return MS_OK;
+}
+
 static ms_status load(source *s, ms_model *m, const ms_model_options *options) {
   MS_TRY(open_files(s));
   MS_TRY(match(s, m));
   MS_TRY(check_extras(s, m));
   if (options->dtype == -1) hold_as_stored(m, stored_dtype(s, m->parameters));
   MS_TRY(ms_layout_fill(m, options->frozen));
-  for (int32_t i = 0; i < m->parameters; i++)
-    MS_TRY(ms_safetensors_read(s->in[i], s->stored[i], m->dev, m->parameter[i].w, m->dtype));
+  for (int32_t i = 0; i < m->parameters; i++) MS_TRY(read_part(s, m, i));
   return MS_OK;
 }
 
@@ -282,15 +304,15 @@ ms_status ms_model_open(ms_device *dev, const char *path, const ms_model_options
   *out = NULL;
   MS_REQUIRE(dev && path, "model: no device or no path");
   if (!options) options = &defaults;
-  MS_TRY(read_config(path, &config));
+  MS_TRY_OR(end, read_config(path, &config));
   MS_TRY_OR(end, ms_layout_new(dev, &config, options, &m));
   MS_TRY_OR(end, ms_text_copy(path, strlen(path), &m->path));
-  MS_TRY_OR(end, load(&s, m, options));
-  *out = m;
-  m = NULL;
+  st = load(&s, m, options);
 end:
+  if (options->tp) st = ms_group_agree(options->tp, st);
+  if (st == MS_OK) *out = m;
+  if (st != MS_OK) ms_model_free(m);
   close_source(&s);
   ms_config_clear(&config);
-  ms_model_free(m);
   return st;
 }

@@ -35,6 +35,15 @@ static inline ms_act ms_act_f32(const float *x) { return (ms_act){(void *)x, MS_
 static inline size_t ms_act_bytes(ms_act x, int64_t count) {
   return (size_t)count * ms_dtype_size(x.dtype);
 }
+/* Elements of a matrix: rows of `cols` that lie `stride` apart, from its element `first` on. What lies one
+ * behind the other is one row. */
+typedef struct ms_rows {
+  int64_t first, rows, cols, stride;
+} ms_rows;
+/* The place in the matrix of their i-th element. */
+static inline int64_t ms_rows_place(const ms_rows *r, int64_t i) {
+  return r->first + i / r->cols * r->stride + i % r->cols;
+}
 /* "[2, 3]" into a buffer of at least 200 bytes; returns it. */
 const char *ms_shape_text(int rank, const int64_t *shape, char *buffer);
 /* "row 3, column 5", or "index 7" of a vector, counted from 0, into one of at least 80 bytes. */
