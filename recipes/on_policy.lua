@@ -60,11 +60,11 @@ local function prompt_of(i)
 end
 
 --- The student's answers to the prompts. Draws depend on the seed and on the number of the prompt,
---- which counts on through the run: `state.answers` is saved with it, so a resume draws the same.
-local function answers_to(prompts, state)
+--- which counts on through the run and over all ranks: `first` is that of the first one here.
+local function answers_to(prompts, first)
+  if #prompts == 0 then return {} end
   local answers = student:generate(prompts, { max_new = cfg.own.max_new, top_p = cfg.own.top_p,
-    temperature = cfg.own.temperature, seed = cfg.seed, first = state.answers })
-  state.answers = state.answers + #prompts
+    temperature = cfg.own.temperature, seed = cfg.seed, first = first })
   for i, answer in ipairs(answers) do -- the teacher's context may be the shorter one
     for t = #answer, cfg.data.max_tokens - #prompts[i] + 1, -1 do answer[t] = nil end
   end
@@ -72,7 +72,8 @@ local function answers_to(prompts, state)
 end
 
 --- The batches of a step on own answers, of at most `batch.micro_tokens` tokens each; nil where no
---- sample of the step has a weight.
+--- sample of the step has a weight. `state.answers` is saved with the run, so a resume draws the
+--- same; of several ranks each answers its share of the prompts.
 local function own_batches(step, state)
   local prompts, weights = {}, {}
   for _, i in ipairs(step:samples()) do
@@ -80,7 +81,10 @@ local function own_batches(step, state)
     if weight > 0 then prompts[#prompts + 1], weights[#weights + 1] = prompt, weight end
   end
   if #prompts == 0 then return nil end
-  return ms.batch.cut(prompts, answers_to(prompts, state), cfg.batch.micro_tokens, weights)
+  local mine, before = step:share(prompts)
+  local answers = answers_to(mine, state.answers + before)
+  state.answers = state.answers + #prompts
+  return ms.batch.cut(mine, answers, cfg.batch.micro_tokens, (step:share(weights)))
 end
 
 --- Whether a step is on own answers. The share is paid into an account, from which each such step

@@ -14,6 +14,7 @@ local M = {
   eval = { module = 'train.eval' },
   exit = { module = 'base.exit' },
   generate = { module = 'model.generate' },
+  grid = { module = 'base.grid' },
   help = { module = 'prompt.help' },
   json = { module = 'base.json' },
   kd = { module = 'loss.kd' },

@@ -1,21 +1,11 @@
 --- Ranks that are launched together: what `moonstill -n` starts, how it ends, and what a run of
 --- several ranks makes beside that of one.
 local json = require 'moonstill.base.json'
+local launched = require 'tests.support.launched'
 local tools = require 'tests.support.tools'
 
 local program = tools.program()
-local missing = tools.run 'command -v orterun || command -v mpirun' ~= 0 and 'no mpirun here'
-  or not tools.exists(program:gsub('[^/]*$', '') .. 'moonstill-mpi.so') and 'built without Open MPI'
-  or os.getenv 'MS_SANITIZED' and 'the sanitizers make each rank slow' or nil
-
-local environment = 'MS_GROUP_CHECK=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 LUA_PATH=' .. tools.quote(package.path)
-
--- Runs moonstill with words; returns its status, what it printed and its errors.
-local function run(...)
-  local words = { environment, program }
-  for i = 1, select('#', ...) do words[i + 2] = tools.quote((select(i, ...))) end
-  return tools.run('timeout 120 env ' .. table.concat(words, ' '))
-end
+local missing, environment, run = launched.missing, launched.environment, launched.run
 
 local RECIPE = 'tests/programs/run_recipe.lua'
 
@@ -68,8 +58,8 @@ describe('ranks that are launched together', function()
     local status, text, err = run('-n', 3, 'ranks')
     assert.equal(0, status, err)
     local processes = {}
-    for rank, process in text:gmatch '(%d+) +%S+ +(%d+) +%d+ *\n' do
-      assert.equal(#processes, tonumber(rank))
+    for rank, dp, tp, process in text:gmatch '(%d+) +(%d+) +(%d+) +%S+ +(%d+) +%d+ *\n' do
+      assert.same({ #processes, #processes, 0 }, { tonumber(rank), tonumber(dp), tonumber(tp) })
       processes[#processes + 1] = process
     end
     assert.equal(3, #processes, text)

@@ -51,6 +51,43 @@ describe('packing', function()
 
   it('weighs attention by the square of lengths', function()
     assert.equal(3 * 10 + 9, ms.packing.cost(3, 10))
+    local p = ms.packing.plan({ 3, 5, 2 }, { 3, 1, 2 }, 3, 1, { tokens = 5, micro_tokens = 5, width = 10 })
+    assert.same({ 30 + 9 + 20 + 4, 50 + 25, 0 }, p:costs { { 1, 3 }, { 2 }, {} })
+    assert.same({ 2, 0 }, ms.packing.as_plan({ { { 1, 3 } } }):costs { { 1, 3 }, {} }) -- of no known lengths
+  end)
+
+  it('gives several ranks as many micro-batches each, where there are enough samples', function()
+    local lengths, order = {}, {}
+    for i = 1, 12 do lengths[i], order[i] = 10, i end
+    lengths[12] = 50 -- one of its own
+    local p = ms.packing.plan(lengths, order, 12, 1, { tokens = 1000, micro_tokens = 40 })
+    for parts, count in ipairs { 4, 4, 6, 4, 5 } do -- of 110 tokens and the long one
+      local step, seen = p:step(1, parts), {}
+      assert.equal(count, #step, parts .. ' parts')
+      for _, micro in ipairs(step) do
+        assert.is_true(#micro > 0)
+        for _, i in ipairs(micro) do seen[i] = (seen[i] or 0) + 1 end
+      end
+      for i = 1, 12 do assert.equal(1, seen[i]) end
+    end
+    assert.equal(12, #p:step(1, 40))
+    assert.same(p:step(1), p:step(1, 1))
+  end)
+
+  it('has one hash for equal plans, and another for any other', function()
+    local function hash(list, first, tokens, micro_tokens)
+      local cells = ffi.new('int32_t[?]', #list + first, list)
+      if first > 0 then cells[0], cells[#list] = 99, list[#list] end
+      return ms.packing.plan({ 4, 4, 4, 5 }, cells, #list, 0, { tokens = tokens, micro_tokens = micro_tokens }):hash()
+    end
+    local one = hash({ 1, 2, 3, 4 }, 0, 8, 8)
+    assert.equal(one, hash({ 1, 2, 3, 4 }, 0, 8, 4)) -- micro-batches are no part of the steps
+    assert.is_true(one ~= hash({ 2, 1, 3, 4 }, 0, 8, 8))
+    assert.is_true(one ~= hash({ 1, 2, 3, 4 }, 0, 9, 8)) -- the last one is a step of its own, then not
+    assert.is_true(one ~= hash({ 1, 2, 3 }, 0, 8, 8))
+    local listed = ms.packing.as_plan { { { 1, 2 } }, { { 3 } } }
+    assert.equal(listed:hash(), ms.packing.as_plan({ { { 1, 2 } }, { { 3 } } }):hash())
+    assert.is_true(listed:hash() ~= ms.packing.as_plan({ { { 1 } }, { { 2, 3 } } }):hash())
   end)
 
   for _, case in ipairs { { 1, 700, 2048, 512 }, { 2, 150, 300, 64 }, { 3, 2000, 8192, 2048 } } do

@@ -22,8 +22,49 @@ describe('a rank that is alone', function()
     assert.is_nil(alone:first(nil))
     assert.equal('ab', alone:write(function(a, b) return a .. b end, 'a', 'b'))
     assert.is_nil(alone:write(function() end))
-    assert.same({ 4, 5 }, alone:share { 4, 5 })
-    assert.same({}, alone:share {})
+    assert.same({ 4, 5 }, (alone:share({ 4, 5 }, { 1, 2 })))
+    assert.same({}, (alone:share({}, {})))
+    assert.equal(7, alone:most(7))
+    assert.same({ { 4, 5 }, 0 }, { alone:part { 4, 5 } })
+  end)
+end)
+
+describe('work that ranks share', function()
+  local class = getmetatable(ranks.world())
+  local function deal(size, costs) return setmetatable({ size = size, rank = 0 }, class):deal(costs) end
+
+  it('goes to who has least, the dearest first', function()
+    -- in turn they would be 9 + 1 + 1 and 5 + 5
+    assert.same({ { 0, 1, 0, 1, 1 }, 3 }, { deal(2, { 9, 5, 1, 4, 1 }) })
+    assert.same({ { 0, 1, 1, 1, 1 }, 4 }, { deal(2, { 8, 2, 2, 2, 2 }) })
+    assert.same({ { 0, 1, 2 }, 1 }, { deal(4, { 1, 1, 1 }) })
+    assert.same({ {}, 0 }, { deal(3, {}) })
+  end)
+
+  it('is shared out whole, each entry once', function()
+    local list, costs = {}, {}
+    local values = tools.integers(50, 3, 1000)
+    for i = 1, 50 do list[i], costs[i] = 'entry ' .. i, values[i - 1] end
+    local seen, sums, counts, most = 0, {}, {}, nil
+    for rank = 0, 6 do
+      local of = setmetatable({ size = 7, rank = rank }, class)
+      local part
+      part, most = of:share(list, costs)
+      sums[rank + 1], counts[rank + 1] = 0, #part
+      for k, entry in ipairs(part) do
+        local i = tonumber(entry:match '%d+')
+        assert.is_true(k == 1 or i > tonumber(part[k - 1]:match '%d+')) -- in the order of the list
+        sums[rank + 1], seen = sums[rank + 1] + costs[i], seen + 1
+      end
+      local neighbours, before = of:part(list)
+      assert.equal(math.floor(50 * rank / 7), before)
+      assert.equal('entry ' .. before + 1, neighbours[1])
+      assert.equal(math.floor(50 * (rank + 1) / 7), before + #neighbours)
+    end
+    assert.equal(50, seen)
+    assert.equal(math.max(unpack(counts)), most)
+    -- whoever has most had least before it took its last entry, which was none of the dear ones
+    assert.is_true(math.max(unpack(sums)) - math.min(unpack(sums)) <= 100, table.concat(sums, ' '))
   end)
 end)
 
@@ -186,6 +227,7 @@ describe('the modules', function()
     for path in select(2, tools.run "find lua -name '*.lua'"):gmatch '%S+' do
       local text = tools.read(path)
       if not path:find '/prompt/' and not path:find '/base/progress%.lua$' and not path:find '/base/ranks%.lua$'
+        and not path:find '/base/grid%.lua$'
         and (text:find('io.stderr', 1, true) or text:find('[%.:]rank%f[%W]')) then
         others[#others + 1] = path
       end

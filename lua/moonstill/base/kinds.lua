@@ -3,12 +3,14 @@
 ---
 --- Alternatives are separated by `|`: path, paths (one or a list), sources (paths too, or in the
 --- place of one `{ path =, weight =, repeat =, limit = }`), string, number, integer, boolean, list,
---- table, function, the name of a kind of handle ("device"); any other word stands for itself.
+--- table, function, the name of a kind of handle ("device") or of a class ("grid"); any other word
+--- stands for itself.
 --- Bounds may follow a number.
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
 
 local M = {}
 
@@ -104,7 +106,8 @@ local function is_one(value, alternative)
   local word = alternative.word
   local is = is_word[word]
   if not is then
-    return handles.is(word, value) or type(value) ~= 'table' and tostring(value) == word
+    return handles.is(word, value) or strict.what(value) == word
+      or type(value) ~= 'table' and tostring(value) == word
   end
   if not is(value) then return false end
   for _, bound in ipairs(alternative.bounds) do

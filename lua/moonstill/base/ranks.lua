@@ -10,6 +10,7 @@ local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local printable = require 'moonstill.base.printable'
 local screen = require 'moonstill.base.screen'
+local strict = require 'moonstill.base.strict'
 
 ffi.cdef 'int usleep(unsigned microseconds);'
 
@@ -17,10 +18,18 @@ local M = {}
 
 local numbers, room = nil, 0           -- scratch, read at once
 local length = ffi.new 'int32_t[1]'
+local group = ffi.new 'ms_group *[1]'
 
---- group: the core's `ms_group *`; rank, from 0, and size; writes, prints: whether this rank does.
+--- Some ranks that do things together: those of a grid that share a step's samples (`grid.dp`),
+--- those over which a model is cut (`grid.tp`), or all (`grid.world`). Each of them makes the same
+--- calls, in the same order.
+---
+---   local counted = grid.dp:sum { right, of } -- numbers of each rank's samples
 --- @class ms_ranks
---- @package
+--- @field rank integer this process's number among them, from 0
+--- @field size integer how many they are
+--- @field writes boolean whether this process is the first of them
+--- @field prints boolean whether this process is the first of all there are, the one that prints
 local methods = {}
 
 --- Adds a list of numbers up over the ranks, in place.
@@ -33,6 +42,15 @@ function methods:sum(list)
   check(C.ms_group_sum(self.group, numbers, n))
   for i = 1, n do list[i] = numbers[i - 1] end
   return list
+end
+
+--- The largest of the numbers that ranks call this with.
+--- @param x number
+--- @return number
+function methods:most(x)
+  local all = {}
+  for rank = 0, self.size - 1 do all[rank + 1] = rank == self.rank and x or 0 end
+  return math.max(unpack(self:sum(all)))
 end
 
 -- A value as bytes, of which the first tells its type.
@@ -48,8 +66,8 @@ local function unpack_value(bytes)
   return bytes:byte() == ('n'):byte() and tonumber(rest) or rest
 end
 
---- What a rank calls this with.
---- @param rank integer
+--- What the rank of a number calls this with, for all.
+--- @param rank integer from 0
 --- @param value string|number|nil
 --- @return string|number|nil
 function methods:from(rank, value)
@@ -63,7 +81,7 @@ function methods:from(rank, value)
   return unpack_value(ffi.string(data, n))
 end
 
---- What the first rank calls this with.
+--- What the first rank calls this with, for all: what may differ between ranks, such as a clock's.
 --- @param value string|number|nil
 --- @return string|number|nil
 function methods:first(value) return self:from(0, value) end
@@ -100,25 +118,82 @@ function methods:say(line)
   if self.prints then io.stderr:write(screen.wrapped(2, printable(line), 2), '\n') end
 end
 
---- This rank's part of a list of micro-batches: dealt out in turn, so that it may be empty.
---- @param list table
---- @return table
-function methods:share(list)
-  local part = {}
-  for i = self.rank + 1, #list, self.size do part[#part + 1] = list[i] end
-  return part
+--- The number of the rank that takes each entry of a list, whose costs are given: the dearest ones
+--- first, each to the rank that has the least so far. A function of its arguments alone.
+--- @package
+--- @param costs number[]
+--- @return integer[] # from 0, for each entry
+--- @return integer # how many entries the rank has that has most of them
+function methods:deal(costs)
+  local order, cost, count, takes, most = {}, {}, {}, {}, 0
+  for i = 1, #costs do order[i] = i end
+  table.sort(order, function(a, b)
+    if costs[a] ~= costs[b] then return costs[a] > costs[b] end
+    return a < b
+  end)
+  for rank = 0, self.size - 1 do cost[rank], count[rank] = 0, 0 end
+  for _, i in ipairs(order) do
+    local best = 0
+    for rank = 1, self.size - 1 do
+      if cost[rank] < cost[best] then best = rank end
+    end
+    takes[i], cost[best], count[best] = best, cost[best] + costs[i], count[best] + 1
+    most = math.max(most, count[best])
+  end
+  return takes, most
 end
 
-local class = { __index = methods }
+--- This rank's part of a list whose entries cost something, in the order of the list: all ranks
+--- have about the same to do.
+--- @param list table
+--- @param costs number[] of each entry
+--- @return table
+--- @return integer # how many entries the rank has that has most of them
+function methods:share(list, costs)
+  local part, takes, most = {}, self:deal(costs)
+  for i, entry in ipairs(list) do
+    if takes[i] == self.rank then part[#part + 1] = entry end
+  end
+  return part, most
+end
 
-local function ranks_of(group)
-  local rank = C.ms_group_rank(group)
-  return setmetatable({ group = group, rank = rank, size = C.ms_group_size(group),
-    writes = rank == 0, prints = rank == 0 }, class)
+--- This rank's part of a list: neighbours, about as many for each rank.
+--- @param list table
+--- @return table
+--- @return integer # how many entries lie before it
+function methods:part(list)
+  local part, first = {}, math.floor(#list * self.rank / self.size)
+  local last = math.floor(#list * (self.rank + 1) / self.size)
+  for i = first + 1, last do part[i - first] = list[i] end
+  return part, first
+end
+
+--- The ranks of one colour as ranks of their own, ordered by key. All ranks call it.
+--- @package
+--- @param colour integer below 0: this rank is in none
+--- @param key integer
+--- @return ms_ranks? # nil for a rank that is in none
+function methods:split(colour, key)
+  check(C.ms_group_split(self.group, colour, key, group))
+  return group[0] ~= nil and M.of(group[0], self.prints) or nil
+end
+
+local class = strict.class('ranks', methods, nil, { 'rank', 'size', 'writes', 'prints' })
+
+function class:__tostring() return ('rank %d of %d'):format(self.rank, self.size) end
+
+--- The ranks of a group of the core.
+--- @package
+--- @param of ffi.cdata* `ms_group *`
+--- @param prints boolean whether this process prints
+--- @return ms_ranks
+function M.of(of, prints)
+  local rank = C.ms_group_rank(of)
+  return setmetatable({ group = of, rank = rank, size = C.ms_group_size(of), writes = rank == 0,
+    prints = prints }, class)
 end
 
 local world
-local group = ffi.new 'ms_group *[1]'
 
 --- All ranks that this process works with: those that it was launched with, or it alone. The first
 --- call joins them.
@@ -126,14 +201,14 @@ local group = ffi.new 'ms_group *[1]'
 function M.world()
   if not world then
     check(C.ms_group_world(group))
-    world = ranks_of(group[0])
+    world = M.of(group[0], C.ms_group_rank(group[0]) == 0)
   end
   return world
 end
 
 --- This process alone, for what every rank works out by itself and in whole.
 --- @return ms_ranks
-function M.alone() return ranks_of(C.ms_group_self()) end
+function M.alone() return M.of(C.ms_group_self(), M.world().prints) end
 
 --- The number of this process among those it was launched with, which is known before it joins
 --- them.

@@ -5,6 +5,8 @@
 
 local arrays = require 'moonstill.data.arrays'
 local check = require 'moonstill.base.check'
+local json = require 'moonstill.base.json'
+local samples = require 'moonstill.data.samples'
 local schema = require 'moonstill.base.schema'
 local strict = require 'moonstill.base.strict'
 local option = schema.option
@@ -56,15 +58,32 @@ local function in_order(list, step)
   return list
 end
 
+-- How many micro-batches there are at least, so that all of them are a multiple of `parts`.
+local function bins_of(total, micro_tokens, alone, parts)
+  if total == 0 then return 0 end
+  return math.ceil((math.ceil(total / micro_tokens) + alone) / parts) * parts - alone
+end
+
+-- Those in which something is.
+local function filled(list)
+  local some = {}
+  for _, micro in ipairs(list) do
+    if #micro > 0 then some[#some + 1] = micro end
+  end
+  return some
+end
+
 --- Cuts a step into micro-batches of at most `micro_tokens` tokens and about equal cost, as few as
 --- that allows. A longer sample gets a micro-batch of its own.
 --- @param step integer[] samples, of which one may come twice
 --- @param lengths integer[]|ffi.cdata* of samples, from 1
 --- @param micro_tokens integer
 --- @param width? number see `cost`
+--- @param parts? integer that share them: their number is a multiple of it, where there are enough
+---   samples; default 1
 --- @return integer[][]
-function M.micro_batches(step, lengths, micro_tokens, width)
-  width = width or M.options.width.default
+function M.micro_batches(step, lengths, micro_tokens, width, parts)
+  width, parts = width or M.options.width.default, parts or 1
   local total, length, sorted, alone = 0, {}, {}, {}
   for k, i in ipairs(step) do
     length[k] = lengths[i]
@@ -79,11 +98,12 @@ function M.micro_batches(step, lengths, micro_tokens, width)
     if length[a] ~= length[b] then return length[a] > length[b] end
     return a < b
   end)
-  local bins, list = math.ceil(total / micro_tokens), nil
+  local bins, list = bins_of(total, micro_tokens, #alone, parts), nil
   while not list do
     list = distribute(sorted, length, bins, micro_tokens, width)
-    bins = bins + 1
+    bins = bins + parts
   end
+  list = filled(list)
   for _, micro in ipairs(alone) do list[#list + 1] = micro end
   return in_order(list, step)
 end
@@ -101,13 +121,38 @@ function methods:count() return self.steps end
 
 --- One step: a list of micro-batches, each a list of samples. Made when it is asked for.
 --- @param k integer from 1
+--- @param parts? integer as for `ms.packing.micro_batches`; a list of steps is as it is
 --- @return integer[][]
-function methods:step(k)
+function methods:step(k, parts)
   check.integer('plan', 'step', k, 1, self.steps)
   if self.list then return self.list[k] end
   local step, first = {}, self.first + self.cut.p[k - 1]
   for at = first, self.first + self.cut.p[k] - 1 do step[#step + 1] = tonumber(self.order[at]) end
-  return M.micro_batches(step, self.lengths, self.options.micro_tokens, self.options.width)
+  return M.micro_batches(step, self.lengths, self.options.micro_tokens, self.options.width, parts)
+end
+
+--- What each micro-batch of a list costs: of a plan that knows no lengths, its samples.
+--- @param list integer[][]
+--- @return number[]
+function methods:costs(list)
+  local costs = {}
+  for m, micro in ipairs(list) do
+    costs[m] = self.list and #micro or 0
+    for _, i in ipairs(self.list and {} or micro) do
+      costs[m] = costs[m] + M.cost(self.lengths[i], self.options.width)
+    end
+  end
+  return costs
+end
+
+--- A hash of which samples make each step: equal for equal plans.
+--- @return string
+function methods:hash()
+  local order = self.list or self.order
+  local text = type(order) == 'table' and json.encode(order)
+  local hash = text and samples.hash(text, #text)
+    or samples.hash(order + self.first, 4 * self.cut.p[self.steps])
+  return self.list and hash or hash .. samples.hash(self.cut.p, self.cut:bytes())
 end
 
 --- Iterates over the steps.

@@ -13,6 +13,7 @@ local device = require 'moonstill.tensor.device'
 local ends = require 'moonstill.text.ends'
 local fail = require 'moonstill.base.fail'
 local generate = require 'moonstill.model.generate'
+local grids = require 'moonstill.base.grid'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local kd = require 'moonstill.loss.kd'
@@ -44,6 +45,10 @@ M.options = schema.new('model', {
     .. '"model.embed* *norm*"', 'string|list'),
   device = option('cpu', 'where models live', 'string|device'),
   head_bytes = option(0, 'workspace of the fused head; 0: its own choice', 'integer >= 0'),
+  grid = schema.optional('grid', 'over which ranks it is cut, see ms.grid; by default each has '
+    .. 'all of it'),
+  vocab_cut = option(0, 'with a grid: ids are cut where a vocabulary of so many is, as a '
+    .. 'teacher\'s are where its student\'s are; 0: its own', 'integer >= 0 <= 2147483647'),
 })
 
 --- A model with its weights and, where it is opened with `train = true`, their gradients. It owns
@@ -55,14 +60,43 @@ local methods, pointer = model.methods, model.pointer
 -- What the options of the last call point at: the core reads it after `read_options` has returned.
 local patterns -- luacheck: ignore
 
+local grid_of = setmetatable({}, { __mode = 'k' }) -- by model
+
+-- A new model, which knows its grid.
+local function new(grid)
+  local made = model.new(out[0])
+  grid_of[made] = grid
+  return made
+end
+
+-- The grid of a model that is made of another one, whose it is.
+local function same_grid(what, from, given)
+  local own, asked = from:grid(), type(given) == 'table' and rawget(given, 'grid')
+  if asked and (asked.tp.group ~= own.tp.group or asked.dp.group ~= own.dp.group) then
+    fail('%s: grid is %s, and the model it is made of has %s', what, tostring(asked), tostring(own))
+  end
+  return own
+end
+
+-- The grid of a model that is opened. Some ranks alone cannot have it yet.
+local function check_grid(what, grid)
+  grid = grid or grids.open()
+  if not grid:is_whole() then
+    fail('%s: %s: a model that only some ranks have is not there yet', what, tostring(grid))
+  end
+  return grid
+end
+
 -- The options as the core takes them, and as Lua has them.
-local function read_options(what, given)
+local function read_options(what, given, grid)
   local o = schema.take(what, M.options, given)
+  o.grid = grid or check_grid(what, o.grid)
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
   patterns = frozen
   return ffi.new('ms_model_options', { dtype = DTYPE[o.dtype],
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
-    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes }), o
+    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes,
+    tp = o.grid.tp.size > 1 and o.grid.tp.group or nil, vocab_cut = o.vocab_cut }), o
 end
 
 --- Opens a Hugging Face folder: config.json and safetensors. The caller frees the model. What is
@@ -76,7 +110,7 @@ function M.open(path, options)
   local c, o = read_options('model.open', options)
   check.path('model.open', path)
   check.file(device.on(o.device, function(dev) return C.ms_model_open(dev, path, c, out) end))
-  return model.new(out[0])
+  return new(o.grid)
 end
 
 --- A model with random weights: normal ones of the config's `initializer_range`, norms 1, biases 0.
@@ -93,7 +127,7 @@ function M.create(config, seed, options)
   check(device.on(o.device, function(dev)
     return C.ms_model_create(dev, source, seed, c, out)
   end))
-  return model.new(out[0])
+  return new(o.grid)
 end
 
 -- `count` of `layers` layers, evenly apart, the first and the last among them.
@@ -127,10 +161,11 @@ function M.shrink(teacher, options)
     layers = spread(check.integer('model.shrink', 'layers', layers, 1, all), all)
   end
   check.integers('model.shrink', 'layers: entry', layers, 0, all - 1)
-  local c = read_options('model.shrink', schema.part(M.options, options))
+  local grid = same_grid('model.shrink', teacher, options)
+  local c = read_options('model.shrink', schema.part(M.options, options), grid)
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
   check(C.ms_model_shrink(p, list, #layers, c, out))
-  return model.new(out[0])
+  return new(grid)
 end
 
 --- A copy of a model on the same device, with options of its own, which the caller frees.
@@ -138,9 +173,10 @@ end
 --- @param options? table see `options`
 --- @return ms_model
 function M.copy(from, options)
-  local p, c = pointer(from), read_options('model.copy', options)
+  local p, grid = pointer(from), same_grid('model.copy', from, options)
+  local c = read_options('model.copy', options, grid)
   check(C.ms_model_copy(p, c, out))
-  return model.new(out[0])
+  return new(grid)
 end
 
 local function set_ends(p, list)
@@ -221,6 +257,13 @@ end
 function methods:info()
   check(C.ms_model_info(pointer(self), string_out))
   return strict.names('model info', json.decode(text(string_out[0]), 'model info'))
+end
+
+--- How it lies over ranks: without a `grid` of its own, whole on each of them.
+--- @return ms_grid
+function methods:grid()
+  pointer(self)
+  return grid_of[self]
 end
 
 --- A hash of configuration and weights, which tells whether a model has changed.

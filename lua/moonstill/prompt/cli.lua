@@ -114,7 +114,7 @@ commands = {
   end,
   ['--version'] = print_version,
   ['-n'] = function(prompt) return require 'moonstill.prompt.launch'.run(prompt, arg) end,
-  ranks = function() return require 'moonstill.prompt.launch'.list() end,
+  ranks = function() return require 'moonstill.prompt.launch'.list(arg) end,
   ['-e'] = function() return run_code(arg[2]) end,
 }
 commands['-h'] = commands['--help']

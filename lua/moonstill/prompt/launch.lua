@@ -4,9 +4,11 @@
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local columns = require 'moonstill.base.columns'
+local command = require 'moonstill.prompt.command'
 local exit = require 'moonstill.base.exit'
+local fail = require 'moonstill.base.fail'
+local grids = require 'moonstill.base.grid'
 local paths = require 'moonstill.base.paths'
-local ranks = require 'moonstill.base.ranks'
 local screen = require 'moonstill.base.screen'
 
 ffi.cdef [[
@@ -83,9 +85,9 @@ function M.run(prompt, args)
   for _, name in ipairs { 'OMPI_ALLOW_RUN_AS_ROOT', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM' } do
     ffi.C.setenv(name, '1', 0)
   end
-  local command = command_of(mpirun, n)
-  for i = first, #args do command[#command + 1] = args[i] end
-  local status, signal = prompt.run_command(command)
+  local words = command_of(mpirun, n)
+  for i = first, #args do words[#words + 1] = args[i] end
+  local status, signal = prompt.run_command(words)
   return signal ~= 0 and status ~= 0 and 128 + signal or status
 end
 
@@ -94,19 +96,38 @@ local function host()
   return ffi.C.gethostname(name, 255) == 0 and ffi.string(name) or '?'
 end
 
---- Prints a line for each rank: its machine, its process and its threads.
+--- The command `ranks`.
+M.command = { name = 'ranks', usage = '[options]', words = { 0, 0 }, options = grids.options,
+  about = [[
+Says who is where: the machine, the process and the threads of each rank, and its place in a grid,
+which the options lay out as a recipe's keys do (--tp 2 is grid.tp=2): the models are numbered by
+dp, the parts of each by tp.
+
+  moonstill -n 4 ranks --tp 2]] }
+
+local HEADS = { { head = 'rank', align = 'right' }, { head = 'dp', align = 'right' },
+  { head = 'tp', align = 'right' }, { head = 'machine' }, { head = 'process', align = 'right' },
+  { head = 'threads', align = 'right' } }
+
+--- Prints a line for each rank.
+--- @param args string[] the command line, whose second word is the first behind "ranks"
 --- @return integer the exit status
-function M.list()
-  local world = ranks.world()
-  local rows, mine = {}, ('%s %d %d'):format(host(), ffi.C.getpid(), C.ms_threads_get())
+function M.list(args)
+  local words, given = command.read(M.command, args, 2)
+  if not words then return 0 end
+  local ok, grid = fail.pcall(grids.open, given)
+  if not ok then command.refuse(M.command, '%s', tostring(grid)) end
+  local world, places, rows = grid.world, {}, {}
+  for _, place in ipairs(grid:places()) do places[place.rank] = place end
+  local mine = ('%s %d %d'):format(host(), ffi.C.getpid(), C.ms_threads_get())
   for rank = 0, world.size - 1 do
     local name, process, threads = world:from(rank, mine):match '^(%S+) (%d+) (%d+)$'
-    rows[#rows + 1] = { rank, name, process, threads }
+    local at = places[rank] or { dp = '-', tp = '-' }
+    rows[#rows + 1] = { rank, at.dp, at.tp, name, process, threads }
   end
   if not world.prints then return 0 end
-  for _, line in ipairs(columns.table({ { head = 'rank' }, { head = 'machine' },
-    { head = 'process', align = 'right' }, { head = 'threads', align = 'right' } }, rows,
-    screen.columns(1))) do print(line) end
+  print(grid)
+  for _, line in ipairs(columns.table(HEADS, rows, screen.columns(1))) do print(line) end
   return 0
 end
 

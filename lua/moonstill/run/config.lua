@@ -15,6 +15,7 @@ local callable = require 'moonstill.base.callable'
 local check = require 'moonstill.base.check'
 local checkpoints = require 'moonstill.run.checkpoints'
 local fail = require 'moonstill.base.fail'
+local grid = require 'moonstill.base.grid'
 local json = require 'moonstill.base.json'
 local exit = require 'moonstill.base.exit'
 local kinds = require 'moonstill.base.kinds'
@@ -93,6 +94,8 @@ end
 -- A key that the schema has not: an error, unless it is another's and to be passed over.
 local function unknown(state, key, source)
   if state.others and state.others(key, source ~= 'command line') then return end
+  local to_come = grid.not_yet(key:match '^grid%.(.*)$')
+  if to_come then refuse('%s: grid: %s', source, to_come) end
   local words = words_of(state.list)
   for _, prefix in ipairs(state.groups) do words[#words + 1] = prefix:match '^(.+)%.$' end
   local near = options_of.nearest(key, words)

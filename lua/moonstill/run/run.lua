@@ -15,7 +15,9 @@
 --- moment goes on from its last checkpoint and repeats, bit for bit, what it would have done:
 --- whatever a step depends on is the configuration, the data, the checkpoint and `run.state`.
 ---
---- All ranks make a run together (`base/ranks.lua`); one of them writes and prints.
+--- All ranks make a run together (`base/ranks.lua`); one of them writes and prints. Those of the
+--- student's `grid.dp` share each step; what is counted over samples is summed over them, and what
+--- all must do alike is asked of all.
 
 local C = require 'moonstill.C'
 local callable = require 'moonstill.base.callable'
@@ -25,6 +27,7 @@ local departures = require 'moonstill.run.departures'
 local fail = require 'moonstill.base.fail'
 local finished = require 'moonstill.run.finished'
 local folder = require 'moonstill.run.folder'
+local grids = require 'moonstill.base.grid'
 local handles = require 'moonstill.base.handle'
 local json = require 'moonstill.base.json'
 local learning = require 'moonstill.train.learning'
@@ -64,6 +67,7 @@ function M.left_open() return sorted.keys(open_outputs) end
 --- @field cfg table the configuration it was opened with
 --- @field student ms_model the model that learns
 --- @field data ms_dataset what it learns from
+--- @field grid ms_grid how the student lies over ranks, which share each step
 --- @field output string the folder of the run
 --- @field student_path string the folder where `finish` saves the student
 --- @field state ms_state how far it is; what a recipe adds to it is kept with checkpoints
@@ -83,12 +87,20 @@ end
 
 -- planning ---------------------------------------------------------------------------------------
 
+-- Ranks whose samples come in other orders would learn some twice, and others never.
+local function check_plan(run)
+  if run.ranks.size == 1 or run.ranks:same(run.plan:hash()) then return end
+  error(('run: the ranks have different plans of epoch %d: what the seed and the batch sizes are, '
+    .. 'and what the data is, may not differ between them'):format(run.planned + 1), 0)
+end
+
 --- The steps of an epoch, counted from 0.
 --- @package
 function methods:plan_epoch(epoch)
   if self.planned ~= epoch then
     self.plan = packing.as_plan(self.data:steps(self.cfg.seed or 0, epoch, self.batch_size))
     self.planned = epoch
+    check_plan(self)
     if self.plan:count() == 0 then error('run: the data gives no step', 0) end
   end
   return self.plan
@@ -155,7 +167,7 @@ local function begin_step(run)
   state.index, state.step = state.index + 1, state.step + 1
   state.progress = (state.step - 1) / math.max(1, state.total - 1)
   steps.begin(step, state.step)
-  steps.plan(step, run.ranks:share(run.plan:step(state.index)), run.data)
+  steps.plan(step, run.plan, state.index, run)
   steps.measure(step)
   for _, name in ipairs(run.schedule_names) do step[name] = scheduled(run, name) end
   return step
@@ -306,6 +318,7 @@ local function new_run(cfg, o, options)
     dataless = data == no_data, validation = options.validation, carry = options.carry,
     output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
     student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
+    grid = options.student:grid(),
     fingerprint = data.fingerprint and data:fingerprint(),
     every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
     progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
@@ -339,7 +352,7 @@ local function start(run)
   run.state.total = count_steps(run)
   run.student:add_ends(run.data.chat and run.data.chat.stop or {})
   keep_template(run)
-  run.optimizer = optimizer.new(run.student, run.cfg.optim, run.ranks)
+  run.optimizer = optimizer.new(run.student, run.cfg.optim, run.grid.dp)
   checkpoints.clean(run)
   finished.check(run)
   checkpoints.resume(run)
@@ -359,6 +372,14 @@ local function plain(cfg)
   local copy = {}
   for key, value in sorted.pairs(cfg) do copy[key] = schema.plain(value) end
   return copy
+end
+
+-- A grid that was asked for, and a student that knows nothing of it.
+local function check_grid(cfg, student)
+  local asked, own = cfg.grid and grids.open(cfg.grid), student:grid()
+  if not asked or asked.tp.group == own.tp.group and asked.dp.group == own.dp.group then return end
+  fail('run.open: cfg.grid is %s, but the student was opened with %s: ms.model.open(folder, { grid '
+    .. '= ms.grid(cfg.grid), train = true })', tostring(asked), tostring(own))
 end
 
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
@@ -384,6 +405,7 @@ function M.open(cfg, options)
   if type(cfg.output) ~= 'string' or cfg.output == '' then
     fail('run.open: cfg.output must name a folder')
   end
+  check_grid(cfg, options.student)
   preflight.apart(cfg, options)
   local ok, why = fail.pcall(json.encode, cfg)
   if not ok then fail('run.open: checkpoints cannot hold this cfg: ' .. tostring(why)) end

@@ -2,6 +2,7 @@
 --- options are a part of them (`kd`, `optim`, ..).
 local checkpoints = require 'moonstill.run.checkpoints'
 local dataset = require 'moonstill.data.dataset'
+local grid = require 'moonstill.base.grid'
 local kd = require 'moonstill.loss.kd'
 local model = require 'moonstill.model.model'
 local optim = require 'moonstill.train.optim'
@@ -32,12 +33,12 @@ M.options = schema.new('run.open', {
   device = model.options.device, dtype = model.options.dtype,
   recompute = model.options.recompute, frozen = model.options.frozen,
   data = dataset.options, batch = packing.options, kd = kd.options, optim = optim,
-  checkpoint = checkpoints.options,
+  checkpoint = checkpoints.options, grid = grid.options,
 })
 
 --- The keys that every recipe has.
 M.common = { device = option('cpu', nil, 'string'), threads = 0, seed = 1, resume = 'auto',
-  max_steps = 0,
+  max_steps = 0, grid = grid.options {},
   dtype = schema.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters') }
 
 return M

@@ -9,6 +9,8 @@ local check = require 'moonstill.base.check'
 local chats = require 'moonstill.text.chat'
 local config = require 'moonstill.run.config'
 local dataset = require 'moonstill.data.dataset'
+local fail = require 'moonstill.base.fail'
+local grids = require 'moonstill.base.grid'
 local model = require 'moonstill.model.model'
 local options_of = require 'moonstill.base.options'
 local strict = require 'moonstill.base.strict'
@@ -40,19 +42,31 @@ local function check_student(cfg)
   end
 end
 
-local function open_student(cfg, teacher)
-  local held = { train = true, dtype = cfg.dtype, device = cfg.device,
-    recompute = key(cfg, 'recompute'), frozen = key(cfg, 'frozen') }
-  if cfg.student then return model.open(cfg.student, held) end
-  held.layers = cfg.layers
-  return model.shrink(teacher, held)
+-- How the configuration lays out ranks.
+local function open_grid(cfg)
+  local ok, grid = fail.pcall(grids.open, key(cfg, 'grid'))
+  return ok and grid or config.refuse(tostring(grid))
 end
 
+-- Teachers are cut where the student is, so that each rank has the same ids of both. One whose
+-- layers make the student is opened before it.
 local function open_models(self, cfg, folders)
-  for i, folder in ipairs(folders) do
-    self.teachers[i] = model.open(folder, { device = cfg.device })
+  local grid, held = open_grid(cfg), { train = true, dtype = cfg.dtype, device = cfg.device,
+    recompute = key(cfg, 'recompute'), frozen = key(cfg, 'frozen') }
+  local function open_teacher(i, vocab)
+    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = grid,
+      vocab_cut = vocab })
   end
-  self.student = open_student(cfg, self.teachers[1])
+  if cfg.student then
+    held.grid = grid
+    self.student = model.open(cfg.student, held)
+  else
+    held.layers = cfg.layers
+    open_teacher(1)
+    self.student = model.shrink(self.teachers[1], held)
+  end
+  local vocab = self.student:info().vocab
+  for i = #self.teachers + 1, #folders do open_teacher(i, vocab) end
 end
 
 local function open_data(self, cfg, options)
@@ -79,7 +93,8 @@ local function share_ids(self, cfg)
 end
 
 --- Opens what a configuration names: `student`, or `layers` of the first teacher; `data`; with what
---- else it has of `dtype`, `device`, `recompute`, `frozen`, `seed`. What the models have in common
+--- else it has of `dtype`, `device`, `recompute`, `frozen`, `seed`; models lie over ranks as `grid`
+--- says. What the models have in common
 --- is entered in it: `data.max_tokens` is no longer than their contexts, `kd.vocab` the ids that
 --- all of them have. Tokenizers that differ are an error before any weights are read.
 --- @param cfg table what `ms.config` gives

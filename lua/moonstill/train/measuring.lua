@@ -6,7 +6,6 @@ local fail = require 'moonstill.base.fail'
 local kd = require 'moonstill.loss.kd'
 local packing = require 'moonstill.data.packing'
 local progress = require 'moonstill.base.progress'
-local ranks_of = require 'moonstill.base.ranks'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
 local tally = require 'moonstill.train.tally'
@@ -93,7 +92,7 @@ local function evaluate_batch(o, how, batch, sums)
   if target then target:free() end
 end
 
--- A rank without any samples evaluates a batch in which nothing counts, so that it knows the terms.
+-- A rank that has no samples left evaluates a batch in which nothing counts.
 local function evaluate_samples(o, how, samples, sums)
   local batch = samples and o.data:batch(samples) or batches.idle()
   local ok, why = pcall(evaluate_batch, o, how, batch, sums)
@@ -101,14 +100,15 @@ local function evaluate_samples(o, how, samples, sums)
   if not ok then error(why, 0) end
 end
 
--- The samples of each micro-batch of a data set.
-local function plan(data, size)
+-- The samples of each micro-batch of a data set that this rank evaluates, and how many the rank has
+-- that has most.
+local function plan(data, size, ranks)
   local list = {}
-  local steps = data:steps(0, 0, { tokens = size, micro_tokens = size })
-  for step in packing.as_plan(steps):each() do
+  local steps = packing.as_plan(data:steps(0, 0, { tokens = size, micro_tokens = size }))
+  for step in steps:each() do
     for _, samples in ipairs(step) do list[#list + 1] = samples end
   end
-  return list
+  return ranks:share(list, steps:costs(list))
 end
 
 local function describe(at, seconds)
@@ -124,12 +124,11 @@ end
 
 -- false when it was asked to stop.
 local function evaluate(o, how, sums)
-  local all = plan(o.data, o.micro_tokens)
-  local own = o.ranks:share(all)
-  local at = { done = 0, total = math.ceil(#all / o.ranks.size), clock = C.ms_clock() }
-  while at.done < at.total do -- on every rank as often, as each asks whether to stop
+  local own, most = plan(o.data, o.micro_tokens, o.ranks)
+  local at = { done = 0, total = most, clock = C.ms_clock() }
+  while at.done < at.total do -- on every rank as often: each makes the same calls
     at.done = at.done + 1
-    if own[at.done] or at.done == 1 then evaluate_samples(o, how, own[at.done], sums) end
+    evaluate_samples(o, how, own[at.done], sums)
     if o.stop and o.stop() then return false end
     draw(o, at)
   end
@@ -159,13 +158,14 @@ end
 --- @param o table student; data: the set; teacher?; kd?: what to measure against it, as for
 ---   `ms.kd`, by default forward KL over the whole vocabulary at T = 1; vocab?: how many ids the
 ---   models share, by default those that both and their tokenizers have; micro_tokens: of a batch;
----   ranks?: that share the data, by default all; progress?: an `ms_progress` whose `draw` is
----   called after each batch; stop?: a function asked after each batch, which ends it with true;
----   each?: a function that is told the parts of each batch, see `model:evaluate_parts`
+---   ranks?: that share the data, by default those of the student's `grid.dp`; progress?: an
+---   `ms_progress` whose `draw` is called after each batch; stop?: a function asked after each
+---   batch, which ends it with true; each?: a function that is told the parts of each batch, see
+---   `model:evaluate_parts`
 --- @return ms_validation? # nil when it was stopped
 --- @return table entry the `terms` of a line of metrics.jsonl
 function M.measure(o)
-  local all = { ranks = ranks_of.world() }
+  local all = { ranks = o.student:grid().dp }
   for _, key in ipairs { 'student', 'data', 'teacher', 'kd', 'vocab', 'micro_tokens', 'ranks',
     'progress', 'stop', 'each' } do
     if o[key] ~= nil then all[key] = o[key] end

@@ -12,7 +12,6 @@ local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local optim = require 'moonstill.train.optim'
-local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
 local tensor = require 'moonstill.tensor.tensor'
 local text = require 'moonstill.base.text'
@@ -39,13 +38,14 @@ local methods, pointer = optimizer.methods, optimizer.pointer
 --- follow the optimiser's f32 masters.
 --- @param model ms_model
 --- @param options? table see `options`; those of the schedule and of the run are not looked at
---- @param of? ms_ranks whose gradients are summed, and who take every step together; default all
+--- @param of? ms_ranks whose gradients are summed, and who take every step together; by default the
+---   model's `grid.dp`
 --- @return ms_optimizer
 function M.new(model, options, of)
   local p, o = handles.pointer('model', model), ffi.new 'ms_adamw_options'
   local taken = schema.take('optimizer', M.options, options)
   for _, key in ipairs(ADAMW) do o[key] = taken[key] end
-  check(C.ms_optimizer_new(p, (of or ranks.world()).group, o, out))
+  check(C.ms_optimizer_new(p, (of or model:grid().dp).group, o, out))
   return optimizer.new(out[0])
 end
 

@@ -38,8 +38,7 @@ function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
     unlearnt = {}, left = 0, planned = {},
     tokens = 0, seconds = 0, number = 0, open = false, used = false,
-    idle = false, -- whether its one batch is of a rank that has none
-    tally = tally.new(run.ranks), loss = 0, grad_norm = 0, skipped = false, began = 0 }, class)
+    tally = tally.new(run.grid.dp), loss = 0, grad_norm = 0, skipped = false, began = 0 }, class)
 end
 
 --- Whether steps have something of a name, which no schedule can have then.
@@ -58,7 +57,7 @@ function methods:norm(on) return self.norms[on] end
 --- @return ffi.cdata*? `ms_group *`
 function methods:record(batch, terms, results)
   self.tally:add(terms, results, self.norms)
-  return self.unlearnt[batch] and self.left == 1 and self.run.ranks.group or nil
+  return self.unlearnt[batch] and self.left == 1 and self.run.grid.dp.group or nil
 end
 
 --- For `model:learn`, after it has learnt a batch.
@@ -74,7 +73,8 @@ local function next_batch(self)
   return self.batches[self.at]
 end
 
---- Iterates over this rank's batches of the step, whose sizes are those of `batch.micro_tokens`.
+--- Iterates over this rank's batches of the step, whose sizes are those of `batch.micro_tokens`: on
+--- every rank as many.
 --- @return fun(): ms_batch?
 function methods:micro_batches()
   if self.run.dataless and not self.used then
@@ -86,7 +86,6 @@ end
 
 --- Frees the step's batches.
 function M.drop_batches(self)
-  self.idle = false
   for i = #self.batches, 1, -1 do
     step_of.set(self.batches[i], nil)
     self.batches[i]:free()
@@ -96,13 +95,18 @@ function M.drop_batches(self)
   self.left = 0
 end
 
---- Takes the batches that are planned: lists of samples, a list for each.
+--- Takes the batches that are planned for the step: of its micro-batches, lists of samples, this
+--- rank's part.
 --- @param step ms_step
---- @param planned integer[][]
---- @param data table the run's
-function M.plan(step, planned, data)
-  step.planned = planned
-  for _, samples in ipairs(planned) do M.take(step, data:batch(samples)) end
+--- @param plan ms_plan
+--- @param index integer the step's place in it
+--- @param run ms_run
+function M.plan(step, plan, index, run)
+  local dp = run.grid.dp
+  step.planned = plan:step(index, dp.size)
+  for _, samples in ipairs(dp:share(step.planned, plan:costs(step.planned))) do
+    M.take(step, run.data:batch(samples))
+  end
 end
 
 --- Makes a batch one of the step's, which frees it.
@@ -114,26 +118,33 @@ function M.take(self, batch)
   self.left = self.left + 1
 end
 
+-- An error where the ranks over which the student is cut have other batches: each of them has a
+-- part of what one rank computes.
+local function check_alike(self, sums)
+  local tp = self.run.grid.tp
+  if tp.size == 1 or tp:same(table.concat(sums, ' ')) then return end
+  error('step:use: ranks that share a model have other batches; what makes them may not differ '
+    .. 'between ranks', 0)
+end
+
 --- Adds up the weights and tokens of the step, of all ranks, once its batches are taken. A rank
---- that has none gets one in which nothing counts: it makes the calls that the others make.
+--- that has fewer batches than another gets some in which nothing counts: all make equally many
+--- calls.
 function M.measure(self)
-  local sums = { 0, 0, 0 }
-  if #self.batches == 0 and self.run.ranks.size > 1 then
-    M.take(self, batch_of.idle())
-    self.idle = true
-  end
+  local sums, dp = { 0, 0, 0 }, self.run.grid.dp
   for _, batch in ipairs(self.batches) do
     sums[1] = sums[1] + batch:weight 'response'
     sums[2] = sums[2] + batch:weight 'all'
-    sums[3] = sums[3] + (self.idle and 0 or batch:tokens())
+    sums[3] = sums[3] + batch:tokens()
   end
-  self.run.ranks:sum(sums)
-  self.norms.response, self.norms.all, self.tokens = unpack(sums)
+  check_alike(self, sums)
+  self.norms.response, self.norms.all, self.tokens = unpack(dp:sum(sums))
+  for _ = #self.batches + 1, dp:most(#self.batches) do M.take(self, batch_of.idle()) end
 end
 
---- Puts other batches in place of the planned ones, such as those made of a student's own answers;
---- the step frees them. To be called before anything is learned. Of none at all nothing is learnt,
---- and the step counts as one without a position.
+--- Puts other batches in place of the planned ones, such as those made of a student's own answers:
+--- on each rank those that it is to learn. The step frees them. To be called before anything is
+--- learned. Of none at all nothing is learnt, and the step counts as one without a position.
 --- @param batches ms_batch[]
 function methods:use(batches)
   check.table('step:use', 'batches', batches)
@@ -145,8 +156,8 @@ function methods:use(batches)
   M.measure(self)
 end
 
---- The samples of the data set that are planned for this rank's part of the step, in the order of
---- their numbers, which count from 1: those of its batches, until `use` puts others in their place.
+--- The samples of the data set that are planned for the step, in the order of their numbers, which
+--- count from 1: on every rank all of them. `share` gives this rank's part of what is made of them.
 --- @return integer[]
 function methods:samples()
   local list = {}
@@ -155,6 +166,19 @@ function methods:samples()
   end
   table.sort(list) -- however they are cut into micro-batches
   return list
+end
+
+--- This rank's part of a list that is the same on all: neighbours, about as many on each. Ranks
+--- over which the student is cut have the same part.
+---
+---   local mine, before = step:share(prompts)
+---   step:use(batches_of(mine, before))
+--- @param list table
+--- @return table # the part
+--- @return integer # how many entries lie before it
+function methods:share(list)
+  check.table('step:share', 'list', list)
+  return self.run.grid.dp:part(list)
 end
 
 --- A term's mean over the positions of the step, as it is before it is weighted; after `update`, of

@@ -78,7 +78,7 @@ end
 -- nil when it was stopped.
 local function measure(run, options, how, stop)
   local all = copy_of(options)
-  all.student, all.micro_tokens, all.ranks = run.student, run.batch_size.micro_tokens, run.ranks
+  all.student, all.micro_tokens, all.ranks = run.student, run.batch_size.micro_tokens, run.grid.dp
   all.progress, all.stop = run.progress, stop
   local result, entry = measuring.measure(all)
   if not result then return nil end

@@ -1,0 +1,171 @@
+--- Grids: how the ranks that were launched together share a model and its steps.
+---
+---   local grid = ms.grid { tp = 2 }     -- of 4 ranks: dp is 2
+---   local student = ms.model.open('models/small', { train = true, grid = grid })
+---   local all = grid.dp:sum { mine }[1] -- a sum of one's own over all samples
+---
+--- A model is cut over `tp` ranks; there are `dp` such models, each of which learns another part of
+--- a step. Without a grid every rank has the whole model. The ranks of a model are neighbours: rank
+--- number d * tp + t has part t of model d. Those of one model see the same samples, so what is
+--- counted over samples is summed over `grid.dp`, and what all must agree on over `grid.world`.
+---
+--- Every rank makes a grid at the same place of its program, since ranks become groups together;
+--- grids that are made alike share them.
+
+local callable = require 'moonstill.base.callable'
+local fail = require 'moonstill.base.fail'
+local ranks = require 'moonstill.base.ranks'
+local schema = require 'moonstill.base.schema'
+local sorted = require 'moonstill.base.sorted'
+local strict = require 'moonstill.base.strict'
+
+local M = {}
+
+--- How ranks are laid out.
+M.options = schema.new('grid', {
+  dp = schema.optional('integer >= 1', 'how many parts a step\'s samples have, each learnt by a '
+    .. 'model of its own; by default the ranks, divided by tp'),
+  tp = schema.option(1, 'how many ranks a model is cut over: its heads, its intermediate size, '
+    .. 'its vocabulary', 'integer >= 1'),
+  ranks = schema.optional('string|integer >= 0', 'which ranks, by their numbers: "0-3" or "0,2"; '
+    .. 'by default all'),
+})
+
+local NOT_YET = { pp = 'layers on several ranks', cp = 'a text cut over ranks',
+  ep = 'experts on several ranks' }
+
+--- What a key asks for that grids are to have one day, in words; nil for any other.
+--- @package
+--- @param key? string
+--- @return string?
+function M.not_yet(key)
+  local words = NOT_YET[key or '']
+  return words and ("'%s' (%s) is not there yet; dp and tp are"):format(key, words)
+end
+
+--- A layout of ranks: see `ms.grid`. `dp`, `tp` and `world` are ranks, which have sums.
+--- @class ms_grid
+--- @field dp ms_ranks the ranks that have this rank's part of a model, and learn other samples
+--- @field tp ms_ranks the ranks over which this rank's model is cut
+--- @field world ms_ranks all that were launched together
+--- @field ranks integer[] the numbers of those that the grid is of, in its order
+--- @field holds boolean whether this rank is one of them; a rank that is not has neither dp nor tp
+local methods = {}
+local class = strict.class('grid', methods, { dp = true, tp = true }, { 'dp', 'tp', 'world',
+  'ranks', 'holds' })
+
+--- Where each rank is: its number, which model it belongs to, and which part it has of that, each
+--- from 0.
+--- @return { rank: integer, dp: integer, tp: integer }[]
+function methods:places()
+  local list = {}
+  local tp = self.shape.tp
+  for i, rank in ipairs(self.ranks) do
+    list[i] = { rank = rank, dp = math.floor((i - 1) / tp), tp = (i - 1) % tp }
+  end
+  return list
+end
+
+--- Whether all ranks that were launched are in it, in their order.
+--- @package
+--- @return boolean
+function methods:is_whole()
+  for i, rank in ipairs(self.ranks) do
+    if rank ~= i - 1 then return false end
+  end
+  return #self.ranks == self.world.size
+end
+
+function class:__tostring()
+  local some = self:is_whole() and '' or (' of %d: %s'):format(self.world.size,
+    table.concat(self.ranks, ', '))
+  return ('grid of %d rank%s%s: dp %d x tp %d'):format(#self.ranks, #self.ranks == 1 and '' or 's',
+    some, self.shape.dp, self.shape.tp)
+end
+
+-- "0-3,6" as a list of numbers below `size`.
+local function numbers_of(text, size)
+  local list, seen = {}, {}
+  for part in (tostring(text) .. ','):gmatch '([^,]*),' do
+    local first, last = part:match '^%s*(%d+)%s*%-%s*(%d+)%s*$'
+    if not first then
+      first = part:match '^%s*(%d+)%s*$'
+      last = first
+    end
+    first, last = tonumber(first), tonumber(last)
+    if not first or first > last then
+      fail("grid: ranks = '%s': '%s' is no number, nor a range such as 0-3", text, part)
+    elseif last >= size then
+      fail("grid: ranks = '%s', but there are %d ranks, 0 to %d", text, size, size - 1)
+    end
+    for rank = first, last do
+      if seen[rank] then fail("grid: ranks = '%s' has rank %d twice", text, rank) end
+      list[#list + 1], seen[rank] = rank, true
+    end
+  end
+  return list
+end
+
+local function all_of(size)
+  local list = {}
+  for rank = 0, size - 1 do list[rank + 1] = rank end
+  return list
+end
+
+-- Both numbers, so that together they are all ranks of the grid.
+local function shape_of(o, count, whole)
+  local tp, dp = o.tp, o.dp or math.floor(count / o.tp)
+  if dp * tp == count then return { dp = dp, tp = tp } end
+  local there = whole and ('there are %d'):format(count) or ("ranks = '%s' are %d"):format(o.ranks,
+    count)
+  if not o.dp then
+    fail('grid: tp = %d does not divide the ranks: %s', tp, there)
+  end
+  fail('grid: dp %d x tp %d are %d ranks, and %s%s', dp, tp, dp * tp, there,
+    whole and (': moonstill -n %d starts as many'):format(dp * tp) or '')
+end
+
+-- The groups of this rank. All ranks make the same splits, those that are in none as well.
+local function split(world, list, shape)
+  local mine, in_order = nil, true
+  for i, rank in ipairs(list) do
+    if rank == world.rank then mine = i - 1 end
+    in_order = in_order and rank == i - 1
+  end
+  local function part(size, colour)
+    if size == 1 then return mine and ranks.alone() or nil end
+    if size == world.size and in_order then return world end
+    return world:split(mine and colour or -1, mine or 0)
+  end
+  local at = mine or 0
+  return { tp = part(shape.tp, math.floor(at / shape.tp)), dp = part(shape.dp, at % shape.tp) }
+end
+
+local made = {} -- groups by what they are of
+
+local function groups_of(world, list, shape)
+  local key = ('%d x %d: %s'):format(shape.dp, shape.tp, table.concat(list, ','))
+  local known = made[key]
+  if not known or known.world ~= world then
+    known = split(world, list, shape)
+    known.world, made[key] = world, known
+  end
+  return known
+end
+
+--- A layout of the ranks that were launched: `ms.grid { tp = 2 }`. All ranks call it alike.
+--- @param options? table see `options`
+--- @return ms_grid
+function M.open(options)
+  for key in sorted.pairs(type(options) == 'table' and options or {}) do
+    if NOT_YET[key] then fail('grid: %s', M.not_yet(key)) end
+  end
+  local o, world = schema.take('grid', M.options, options), ranks.world()
+  local list = o.ranks and numbers_of(o.ranks, world.size) or all_of(world.size)
+  local shape = shape_of(o, #list, not o.ranks)
+  local groups = groups_of(world, list, shape)
+  return setmetatable({ dp = groups.dp, tp = groups.tp, world = world, ranks = list,
+    holds = groups.tp ~= nil, shape = shape }, class)
+end
+
+return callable(M, 'open')
