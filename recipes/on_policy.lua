@@ -81,10 +81,10 @@ local function own_batches(step, state)
     if weight > 0 then prompts[#prompts + 1], weights[#weights + 1] = prompt, weight end
   end
   if #prompts == 0 then return nil end
-  local mine, before = step:share(prompts)
+  local mine, before = step:part(prompts)
   local answers = answers_to(mine, state.answers + before)
   state.answers = state.answers + #prompts
-  return ms.batch.cut(mine, answers, cfg.batch.micro_tokens, (step:share(weights)))
+  return ms.batch.cut(mine, answers, cfg.batch.micro_tokens, (step:part(weights)))
 end
 
 --- Whether a step is on own answers. The share is paid into an account, from which each such step

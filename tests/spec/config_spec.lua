@@ -28,7 +28,8 @@ describe('ms.config', function()
     local cfg = read('student=' .. here)
     assert.same({ student = here, output = 'out', epochs = 1, flag = false, rows = { 1 },
       kd = { objective = 'forward_kl', temperature = 1, t_scale = 'auto' }, batch = { tokens = 8192 },
-      device = 'cpu', dtype = 'f32', threads = 0, seed = 1, resume = 'auto', max_steps = 0 }, cfg)
+      device = 'cpu', dtype = 'f32', threads = 0, seed = 1, resume = 'auto', max_steps = 0,
+      grid = { tp = 1 } }, cfg)
   end)
 
   it('says what was asked for and does nothing', function()

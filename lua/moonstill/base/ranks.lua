@@ -32,6 +32,15 @@ local group = ffi.new 'ms_group *[1]'
 --- @field prints boolean whether this process is the first of all there are, the one that prints
 local methods = {}
 
+local class = strict.class('ranks', methods, nil, { 'rank', 'size', 'writes', 'prints' })
+
+-- The ranks of a group of the core.
+local function ranks_of(of, prints)
+  local rank = C.ms_group_rank(of)
+  return setmetatable({ group = of, rank = rank, size = C.ms_group_size(of), writes = rank == 0,
+    prints = prints }, class)
+end
+
 --- Adds a list of numbers up over the ranks, in place.
 --- @param list number[]
 --- @return number[] list
@@ -175,23 +184,11 @@ end
 --- @return ms_ranks? # nil for a rank that is in none
 function methods:split(colour, key)
   check(C.ms_group_split(self.group, colour, key, group))
-  return group[0] ~= nil and M.of(group[0], self.prints) or nil
+  return group[0] ~= nil and ranks_of(group[0], self.prints) or nil
 end
 
-local class = strict.class('ranks', methods, nil, { 'rank', 'size', 'writes', 'prints' })
 
 function class:__tostring() return ('rank %d of %d'):format(self.rank, self.size) end
-
---- The ranks of a group of the core.
---- @package
---- @param of ffi.cdata* `ms_group *`
---- @param prints boolean whether this process prints
---- @return ms_ranks
-function M.of(of, prints)
-  local rank = C.ms_group_rank(of)
-  return setmetatable({ group = of, rank = rank, size = C.ms_group_size(of), writes = rank == 0,
-    prints = prints }, class)
-end
 
 local world
 
@@ -201,14 +198,14 @@ local world
 function M.world()
   if not world then
     check(C.ms_group_world(group))
-    world = M.of(group[0], C.ms_group_rank(group[0]) == 0)
+    world = ranks_of(group[0], C.ms_group_rank(group[0]) == 0)
   end
   return world
 end
 
 --- This process alone, for what every rank works out by itself and in whole.
 --- @return ms_ranks
-function M.alone() return M.of(C.ms_group_self(), M.world().prints) end
+function M.alone() return ranks_of(C.ms_group_self(), M.world().prints) end
 
 --- The number of this process among those it was launched with, which is known before it joins
 --- them.

@@ -45,10 +45,7 @@ M.options = schema.new('model', {
     .. '"model.embed* *norm*"', 'string|list'),
   device = option('cpu', 'where models live', 'string|device'),
   head_bytes = option(0, 'workspace of the fused head; 0: its own choice', 'integer >= 0'),
-  grid = schema.optional('grid', 'over which ranks it is cut, see ms.grid; by default each has '
-    .. 'all of it'),
-  vocab_cut = option(0, 'with a grid: ids are cut where a vocabulary of so many is, as a '
-    .. 'teacher\'s are where its student\'s are; 0: its own', 'integer >= 0 <= 2147483647'),
+  grid = schema.optional('grid', 'how it lies over ranks, see ms.grid; each has all of it'),
 })
 
 --- A model with its weights and, where it is opened with `train = true`, their gradients. It owns
@@ -78,9 +75,13 @@ local function same_grid(what, from, given)
   return own
 end
 
--- The grid of a model that is opened. Some ranks alone cannot have it yet.
+-- The grid of a model that is opened. It cannot be cut yet, nor can some ranks alone have it.
 local function check_grid(what, grid)
   grid = grid or grids.open()
+  if grid.tp.size > 1 then
+    fail('%s: %s: a model that is cut over ranks (tp) is not there yet; each has all of it (dp)',
+      what, tostring(grid))
+  end
   if not grid:is_whole() then
     fail('%s: %s: a model that only some ranks have is not there yet', what, tostring(grid))
   end
@@ -96,7 +97,7 @@ local function read_options(what, given, grid)
   return ffi.new('ms_model_options', { dtype = DTYPE[o.dtype],
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
     frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes,
-    tp = o.grid.tp.size > 1 and o.grid.tp.group or nil, vocab_cut = o.vocab_cut }), o
+    tp = o.grid.tp.size > 1 and o.grid.tp.group or nil }), o
 end
 
 --- Opens a Hugging Face folder: config.json and safetensors. The caller frees the model. What is

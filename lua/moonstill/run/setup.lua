@@ -48,14 +48,12 @@ local function open_grid(cfg)
   return ok and grid or config.refuse(tostring(grid))
 end
 
--- Teachers are cut where the student is, so that each rank has the same ids of both. One whose
--- layers make the student is opened before it.
+-- One whose layers make the student is opened before it.
 local function open_models(self, cfg, folders)
   local grid, held = open_grid(cfg), { train = true, dtype = cfg.dtype, device = cfg.device,
     recompute = key(cfg, 'recompute'), frozen = key(cfg, 'frozen') }
-  local function open_teacher(i, vocab)
-    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = grid,
-      vocab_cut = vocab })
+  local function open_teacher(i)
+    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = grid })
   end
   if cfg.student then
     held.grid = grid
@@ -65,8 +63,7 @@ local function open_models(self, cfg, folders)
     open_teacher(1)
     self.student = model.shrink(self.teachers[1], held)
   end
-  local vocab = self.student:info().vocab
-  for i = #self.teachers + 1, #folders do open_teacher(i, vocab) end
+  for i = #self.teachers + 1, #folders do open_teacher(i) end
 end
 
 local function open_data(self, cfg, options)

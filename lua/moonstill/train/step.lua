@@ -157,7 +157,7 @@ function methods:use(batches)
 end
 
 --- The samples of the data set that are planned for the step, in the order of their numbers, which
---- count from 1: on every rank all of them. `share` gives this rank's part of what is made of them.
+--- count from 1: on every rank all of them. `part` gives this rank's part of what is made of them.
 --- @return integer[]
 function methods:samples()
   local list = {}
@@ -171,13 +171,13 @@ end
 --- This rank's part of a list that is the same on all: neighbours, about as many on each. Ranks
 --- over which the student is cut have the same part.
 ---
----   local mine, before = step:share(prompts)
+---   local mine, before = step:part(prompts)
 ---   step:use(batches_of(mine, before))
 --- @param list table
 --- @return table # the part
 --- @return integer # how many entries lie before it
-function methods:share(list)
-  check.table('step:share', 'list', list)
+function methods:part(list)
+  check.table('step:part', 'list', list)
   return self.run.grid.dp:part(list)
 end
 
