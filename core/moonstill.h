@@ -593,6 +593,7 @@ void ms_optimizer_free(ms_optimizer *opt);
  * f32), makes no update (no decay, no moments): *skipped is 1. */
 ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped);
 int64_t ms_optimizer_steps(const ms_optimizer *opt); /* updates made */
+int64_t ms_optimizer_bytes(const ms_optimizer *opt); /* of this rank's moments and masters */
 /* First and second moment of parameter i, f32 views; the caller frees them. */
 ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment);
 

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include "../base/memory.h"
+#include "gradients.h"
 #include "layout.h"
 
 enum { CHUNK = 1 << 20 };
@@ -10,6 +11,7 @@ enum { CHUNK = 1 << 20 };
 /* Through a buffer in the cache, since the weights may be on another device. */
 static ms_status add_weights(const ms_model *m, XXH3_state_t *state, void *buffer) {
   size_t size = m->dtype == MS_BF16 ? 2 : 4;
+  MS_TRY(ms_weights_settle(m));
   for (int32_t i = 0; i < m->parameters; i++) {
     const char *w = m->parameter[i].w;
     size_t bytes = (size_t)m->parameter[i].count * size;

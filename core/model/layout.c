@@ -12,6 +12,7 @@
 #include "../base/memory.h"
 #include "../group/group.h"
 #include "family.h"
+#include "gradients.h"
 
 /* ---- names and shapes ---- */
 
@@ -125,47 +126,57 @@ static ms_status mark_frozen(const ms_model *m, const char *patterns, char *froz
 
 /* ---- arenas ---- */
 
-/* Adds room for a parameter; `*bytes` is where it begins until then. */
-static ms_status add_bytes(size_t *bytes, int64_t count, size_t element) {
-  size_t n;
-  if (__builtin_mul_overflow((size_t)count, element, &n) ||
-      __builtin_add_overflow(n, (size_t)63, &n) ||
-      __builtin_add_overflow(*bytes, n / 64 * 64, bytes))
+/* Adds room for a parameter; `*elements` is where it begins until then. */
+static ms_status add_elements(size_t *elements, int64_t count) {
+  size_t n, unit = MS_ARENA_UNIT;
+  if (__builtin_add_overflow((size_t)count, unit - 1, &n) ||
+      __builtin_add_overflow(*elements, n / unit * unit, elements) ||
+      *elements > SIZE_MAX / 2 / sizeof(float))
     return MS_FAIL(MS_ENOMEM, "model: the weights do not fit into an address space");
   return MS_OK;
 }
 
-static ms_status measure(ms_model *m, const char *frozen) {
-  for (int32_t i = 0; i < m->parameters; i++) {
-    MS_TRY(add_bytes(&m->weight_bytes, m->parameter[i].count, ms_dtype_size(m->dtype)));
-    if (m->train && !frozen[i])
-      MS_TRY(add_bytes(&m->gradient_bytes, m->parameter[i].count, sizeof(float)));
+/* Sets where each parameter begins: trained ones first, so that the arenas agree. */
+static ms_status place(ms_model *m, const char *frozen, size_t *begin) {
+  size_t at = 0;
+  for (int fixed = 0; fixed < 2; fixed++) {
+    for (int32_t i = 0; i < m->parameters; i++) {
+      if ((!m->train || frozen[i]) != fixed) continue;
+      begin[i] = at;
+      MS_TRY(add_elements(&at, m->parameter[i].count));
+    }
+    if (!fixed) m->gradient_bytes = at * sizeof(float);
   }
+  m->weight_bytes = at * ms_dtype_size(m->dtype);
   return MS_OK;
 }
 
-static ms_status allocate(ms_model *m, const char *frozen) {
-  size_t w = 0, g = 0;
+static ms_status allocate(ms_model *m) {
   void *p = NULL;
   MS_TRY(ms_device_alloc(m->dev, m->weight_bytes, "weights",
                          m->dtype == MS_BF16 ? "a smaller model is needed"
                                              : "dtype = bf16, or a smaller model, needs less",
                          &m->weight_arena));
-  if (m->gradient_bytes) {
-    MS_TRY(ms_device_alloc(m->dev, m->gradient_bytes, "gradients",
-                           "frozen parameters, or a smaller model, need less", &p));
-    m->gradient_arena = p;
-    MS_TRY(MS_OP(m->dev, zero, p, m->gradient_bytes));
-  }
-  for (int32_t i = 0; i < m->parameters; i++) {
+  if (!m->gradient_bytes) return MS_OK;
+  MS_TRY(ms_device_alloc(m->dev, m->gradient_bytes, "gradients",
+                         "frozen parameters, or a smaller model, need less", &p));
+  m->gradient_arena = p;
+  return MS_OP(m->dev, zero, p, m->gradient_bytes);
+}
+
+static ms_status lay_arenas(ms_model *m, const char *frozen) {
+  void *p;
+  MS_TRY(ms_alloc((size_t)m->parameters * sizeof(size_t), "parameters", &p));
+  size_t *begin = p;
+  ms_status st = place(m, frozen, begin);
+  if (st == MS_OK) st = allocate(m);
+  for (int32_t i = 0; st == MS_OK && i < m->parameters; i++) {
     ms_parameter *q = &m->parameter[i];
-    q->w = (char *)m->weight_arena + w;
-    MS_TRY(add_bytes(&w, q->count, ms_dtype_size(m->dtype)));
-    if (!m->train || frozen[i]) continue;
-    q->g = m->gradient_arena + g / sizeof(float);
-    MS_TRY(add_bytes(&g, q->count, sizeof(float)));
+    q->w = (char *)m->weight_arena + begin[i] * ms_dtype_size(m->dtype);
+    if (m->train && !frozen[i]) q->g = m->gradient_arena + begin[i];
   }
-  return MS_OK;
+  ms_free(p);
+  return st;
 }
 
 /* ---- what the decoder sees ---- */
@@ -249,8 +260,7 @@ ms_status ms_layout_fill(ms_model *m, const char *patterns) {
   ms_status st;
   MS_TRY(ms_alloc((size_t)m->parameters, "frozen", &frozen));
   MS_TRY_OR(end, mark_frozen(m, patterns, frozen));
-  MS_TRY_OR(end, measure(m, frozen));
-  MS_TRY_OR(end, allocate(m, frozen));
+  MS_TRY_OR(end, lay_arenas(m, frozen));
   MS_TRY_OR(end, link_layers(m));
 end:
   ms_free(frozen);
@@ -276,8 +286,10 @@ ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_optio
 
 static void destroy(ms_model *m) {
   ms_activations_free(m);
-  ms_device_free(m->dev, m->weight_arena, m->weight_bytes);
-  ms_device_free(m->dev, m->gradient_arena, m->gradient_bytes);
+  if (!ms_buckets_free(m)) { /* else other ranks' messages still come into them */
+    ms_device_free(m->dev, m->weight_arena, m->weight_bytes);
+    ms_device_free(m->dev, m->gradient_arena, m->gradient_bytes);
+  }
   for (int32_t i = 0; i < m->parameters; i++) ms_text_free(m->parameter[i].name);
   ms_free(m->parameter);
   ms_free(m->layer);
@@ -346,30 +358,38 @@ const char *ms_model_parameter_name(const ms_model *model, int32_t i) {
 
 static void release(void *model) { ms_model_release(model); }
 
-static ms_status view(ms_model *m, const ms_parameter *p, int dtype, void *data,
-                      ms_changes *changes, ms_tensor **out) {
-  MS_TRY(ms_tensor_wrap(m->dev, dtype, p->rank, p->shape, data, changes, release, m, out));
-  ms_model_retain(m);
-  return MS_OK;
+static void release_weight(void *owner) {
+  ms_model *m = owner;
+  atomic_fetch_sub(&m->views, 1);
+  ms_model_release(m);
 }
 
 ms_status ms_model_parameter(ms_model *m, int32_t i, ms_tensor **weight) {
   *weight = NULL;
   MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
   const ms_parameter *p = &m->parameter[i];
-  return view(m, p, m->dtype, p->w, changes_of(m, p), weight);
+  MS_TRY(ms_weights_settle(m));
+  MS_TRY(ms_tensor_wrap(m->dev, m->dtype, p->rank, p->shape, p->w, changes_of(m, p), release_weight,
+                        m, weight));
+  atomic_fetch_add(&m->views, 1);
+  ms_model_retain(m);
+  return MS_OK;
 }
 
 ms_status ms_model_gradient(ms_model *m, int32_t i, ms_tensor **gradient) {
   *gradient = NULL;
   MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
-  if (!m->parameter[i].g) return MS_OK;
-  return view(m, &m->parameter[i], MS_F32, m->parameter[i].g, NULL, gradient);
+  const ms_parameter *p = &m->parameter[i];
+  if (!p->g) return MS_OK;
+  MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, p->g, NULL, release, m, gradient));
+  ms_model_retain(m);
+  return MS_OK;
 }
 
 ms_status ms_model_check_finite(const ms_model *m) {
   char place[80];
   int64_t at;
+  MS_TRY(ms_weights_settle(m));
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *p = &m->parameter[i];
     MS_TRY(MS_OP(m->dev, not_finite, &at, p->w, m->dtype, p->count));

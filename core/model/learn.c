@@ -322,8 +322,9 @@ ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, 
   MS_REQUIRE(!model->summed,
              "learn: the step's last batch was learnt: its gradients are those of all ranks, and "
              "nothing may be added before the optimizer's step, or zero_gradients");
+  if (last) MS_TRY(ms_gradients_begin(model, last));
   MS_TRY(run(model, batch, terms, term, 1, result, NULL));
-  return last ? ms_model_sum_gradients(model, last) : MS_OK;
+  return last ? ms_gradients_finish(model) : MS_OK;
 }
 
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,

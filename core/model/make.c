@@ -6,6 +6,7 @@
 #include "../base/random.h"
 #include "../group/group.h"
 #include "family.h"
+#include "gradients.h"
 #include "layout.h"
 
 static const ms_model_options as_held = {.dtype = -1};
@@ -123,6 +124,7 @@ static ms_status build_from(const ms_model *source, ms_config *config, const int
   ms_status st;
   if (o.dtype == -1) o.dtype = source->dtype;
   MS_TRY(keep_share(source, &o));
+  MS_TRY(ms_weights_settle(source));
   MS_TRY(ms_model_build(source->dev, config, &o, &m));
   int32_t each = ms_layout_index(m, 1, 0) - ms_layout_index(m, 0, 0);
   int32_t norm = ms_layout_index(m, m->config.layers, 0);

@@ -125,10 +125,13 @@ struct ms_model {
   ms_parameter *parameter;
   ms_layer *layer; /* [layers] */
   ms_slice embed, norm, head;
-  void *weight_arena;
+  void *weight_arena; /* trained parameters in order, then frozen ones */
   size_t weight_bytes;
-  float *gradient_arena; /* NULL when not training; parameters in order, frozen ones left out */
+  _Atomic int views;     /* tensors that share the weights' memory */
+  float *gradient_arena; /* NULL when not training; at each place that of the weight there */
   size_t gradient_bytes;
+  int64_t bucket_bytes;       /* as in gradients.h; 0: as many as are enough */
+  struct ms_buckets *buckets; /* NULL while nobody has summed gradients */
   int summed; /* whether the gradients are those of all ranks: nothing may be added to them */
   ms_changes changes, head_changes; /* of all weights but the head's matrix; of that */
   ms_rope_tables rope;              /* for all positions met so far */

@@ -8,6 +8,7 @@
 #include "../io/folder.h"
 #include "../io/safetensors.h"
 #include "family.h"
+#include "gradients.h"
 #include "layout.h"
 
 #define DEFAULT_SHARD 5000000000 /* transformers' own */
@@ -256,6 +257,7 @@ ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char 
   if (dtype == -1) dtype = m->stored;
   MS_REQUIRE(dtype == MS_F32 || dtype == MS_BF16 || dtype == MS_F16,
              "model: cannot be saved as dtype %d", dtype);
+  MS_TRY(ms_weights_settle(m));
   MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);
   MS_TRY(config_text(m, dtype, &text));
   ms_status st = ms_folder_put(folder, "config.json", text);

@@ -17,6 +17,7 @@
 #include "../base/memory.h"
 #include "../io/folder.h"
 #include "../io/safetensors.h"
+#include "../model/gradients.h"
 #include "optimizer.h"
 
 #define STATE "state.json"
@@ -32,14 +33,72 @@ static float *arena_of(const ms_optimizer *opt, int i) {
   return i == 0 ? opt->first : i == 1 ? opt->second : opt->master;
 }
 
+/* The optimiser's arenas as they are written, laid out like the gradients: its own, or where ranks share
+ * them out what rank 0 has gathered. */
+typedef struct gathered {
+  const float *arena[ARENAS];
+  void *made[ARENAS]; /* to be freed */
+} gathered;
+
+/* A bucket's parts to rank 0, which has room for the whole arena at `to`. */
+static ms_status gather_bucket(const ms_optimizer *opt, const ms_bucket *b, const float *own,
+                               float *to) {
+  ms_group *g = opt->group;
+  ms_device *dev = opt->model->dev;
+  int64_t at = b->from;
+  if (g->rank)
+    return b->count[g->rank]
+               ? g->ops->send(g, dev->stream, own + b->at, MS_F32, b->count[g->rank], 0, NULL)
+               : MS_OK;
+  for (int32_t r = 0; r < g->size; at += b->count[r++]) {
+    if (!b->count[r]) continue;
+    if (r)
+      MS_TRY(g->ops->receive(g, dev->stream, to + at, MS_F32, b->count[r], r, NULL));
+    else
+      MS_TRY(MS_OP(dev, copy, to + at, own + b->at, (size_t)b->count[r] * sizeof *to));
+  }
+  return MS_OK;
+}
+
+/* Room for the whole arenas, on rank 0. */
+static ms_status make_room(const ms_optimizer *opt, gathered *all) {
+  const ms_model *m = opt->model;
+  for (int a = 0; a < ARENAS && opt->group->rank == 0; a++)
+    if (arena_of(opt, a))
+      MS_TRY(ms_device_alloc(m->dev, m->gradient_bytes, "checkpoint",
+                             "rank 0 gathers what the ranks share out of the optimizer's memory",
+                             &all->made[a]));
+  return MS_OK;
+}
+
+/* Every rank calls it. */
+static ms_status gather(const ms_optimizer *opt, gathered *all) {
+  *all = (gathered){0};
+  for (int a = 0; a < ARENAS; a++) all->arena[a] = arena_of(opt, a);
+  if (!opt->shares) return MS_OK;
+  const ms_buckets *buckets = opt->model->buckets;
+  MS_TRY(ms_group_agree(opt->group, make_room(opt, all)));
+  for (int a = 0; a < ARENAS; a++) {
+    if (!arena_of(opt, a)) continue;
+    for (int32_t k = 0; k < buckets->n; k++)
+      MS_TRY(gather_bucket(opt, &buckets->bucket[k], arena_of(opt, a), all->made[a]));
+    all->arena[a] = all->made[a];
+  }
+  return MS_OK;
+}
+
+static void free_gathered(const ms_optimizer *opt, gathered *all) {
+  for (int a = 0; a < ARENAS; a++)
+    ms_device_free(opt->model->dev, all->made[a], opt->model->gradient_bytes);
+}
+
 /* Fills `list` with an entry for each arena of each trained parameter; names[count] are the
  * entries' names, for the caller to free. */
-static ms_status list_tensors(const ms_optimizer *opt, ms_storing *list, char **names,
-                              int32_t *count) {
-  const ms_model *m = opt->model;
+static ms_status list_tensors(const ms_model *m, const gathered *all, ms_storing *list,
+                              char **names, int32_t *count) {
   *count = 0;
   for (int a = 0; a < ARENAS; a++)
-    for (int32_t i = 0; i < m->parameters && arena_of(opt, a); i++) {
+    for (int32_t i = 0; i < m->parameters && all->arena[a]; i++) {
       const ms_parameter *p = &m->parameter[i];
       if (!p->g) continue;
       MS_TRY(ms_text_format(&names[*count], "%s.%s", prefixes[a], p->name));
@@ -48,7 +107,7 @@ static ms_status list_tensors(const ms_optimizer *opt, ms_storing *list, char **
                         .dev = m->dev,
                         .held = MS_F32,
                         .dtype = MS_F32,
-                        .data = ms_optimizer_at(opt, arena_of(opt, a), p),
+                        .data = all->arena[a] + (p->g - m->gradient_arena),
                         .rank = p->rank};
       memcpy(s->shape, p->shape, sizeof p->shape);
       ++*count;
@@ -56,7 +115,7 @@ static ms_status list_tensors(const ms_optimizer *opt, ms_storing *list, char **
   return MS_OK;
 }
 
-static ms_status write_optimizer(const ms_optimizer *opt, const char *path) {
+static ms_status write_optimizer(const ms_optimizer *opt, const gathered *all, const char *path) {
   size_t most = (size_t)opt->model->parameters * ARENAS;
   void *list = NULL, *names = NULL;
   char steps[32];
@@ -64,7 +123,7 @@ static ms_status write_optimizer(const ms_optimizer *opt, const char *path) {
   ms_status st;
   MS_TRY_OR(end, ms_alloc(most * sizeof(ms_storing), "checkpoint", &list));
   MS_TRY_OR(end, ms_alloc(most * sizeof(char *), "checkpoint", &names));
-  MS_TRY_OR(end, list_tensors(opt, list, names, &count));
+  MS_TRY_OR(end, list_tensors(opt->model, all, list, names, &count));
   snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
   st = ms_safetensors_write(path, count, list, "steps", steps);
 end:
@@ -92,9 +151,12 @@ static ms_status read_moment(const ms_safetensors *file, const ms_optimizer *opt
   char *name;
   MS_TRY(ms_text_format(&name, "%s.%s", prefixes[a], p->name));
   ms_status st = find_stored(file, name, p, &s);
+  ms_rows own = {.rows = 1};
+  ms_optimizer_part(opt, p, &own.first, &own.cols);
+  own.stride = own.cols;
   if (st == MS_OK)
-    st = ms_safetensors_read(file, s, opt->model->dev, ms_optimizer_at(opt, arena_of(opt, a), p),
-                             MS_F32);
+    st = ms_safetensors_read_rows(file, s, &own, opt->model->dev,
+                                  ms_optimizer_at(opt, arena_of(opt, a), p), MS_F32);
   ms_text_free(name);
   return st;
 }
@@ -133,6 +195,7 @@ static ms_status read_optimizer(ms_optimizer *opt, const char *path) {
 static ms_status read_weights(ms_model *m, const char *path) {
   ms_safetensors *file;
   const ms_stored *s;
+  MS_TRY(ms_weights_settle(m));
   MS_TRY(ms_safetensors_open(path, &file));
   ms_status st = MS_OK;
   for (int32_t i = 0; st == MS_OK && i < m->parameters; i++) {
@@ -378,20 +441,20 @@ static ms_status check_ours(const char *folder) {
 /* ---- the calls ---- */
 
 static ms_status fill(const ms_folder *folder, const ms_model *model, const ms_optimizer *opt,
-                      const char *state) {
+                      const gathered *all, const char *state) {
   char *path;
   MS_TRY(ms_model_write(model, folder, NULL, -1, INT64_MAX));
   MS_TRY(ms_folder_file(folder, OPTIMIZER, &path));
-  ms_status st = write_optimizer(opt, path);
+  ms_status st = write_optimizer(opt, all, path);
   ms_text_free(path);
   return st == MS_OK ? write_state(folder, state) : st;
 }
 
 static ms_status write_folder(const char *path, const ms_model *model, const ms_optimizer *opt,
-                              const char *state) {
+                              const gathered *all, const char *state) {
   ms_folder folder;
   MS_TRY(ms_folder_begin(path, &folder));
-  ms_status st = fill(&folder, model, opt, state);
+  ms_status st = fill(&folder, model, opt, all, state);
   if (st == MS_OK) return ms_folder_commit(&folder, check_ours);
   ms_folder_abort(&folder);
   return st;
@@ -403,7 +466,12 @@ ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_
   MS_REQUIRE(path && model && opt && state, "checkpoint: path, model, optimizer or state missing");
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   ms_group *group = opt->group;
-  ms_status st = group->rank == 0 ? write_folder(path, model, opt, state) : MS_OK, first = st;
+  gathered all;
+  MS_TRY(ms_weights_settle(model));
+  ms_status st = gather(opt, &all), first;
+  if (st == MS_OK && group->rank == 0) st = write_folder(path, model, opt, &all, state);
+  free_gathered(opt, &all);
+  first = st;
   MS_TRY(ms_group_broadcast(group, &first, sizeof first, 0));
   if (group->rank && first != MS_OK)
     return MS_FAIL(MS_EGROUP, "%s: rank 0 could not write it: its message says why", path);

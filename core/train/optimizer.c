@@ -10,21 +10,27 @@
 #include "../base/memory.h"
 #include "../model/gradients.h"
 
+/* Whether this rank updates all of each parameter. */
+static int has_all(const ms_optimizer *opt) { return opt->options.shard == MS_SHARD_NONE; }
+
 void ms_optimizer_part(const ms_optimizer *opt, const ms_parameter *p, int64_t *from,
                        int64_t *count) {
+  int64_t at;
   *from = 0;
   *count = p->count;
+  if (!has_all(opt)) ms_buckets_part(opt->model, p, from, count, &at);
 }
 
 float *ms_optimizer_at(const ms_optimizer *opt, float *arena, const ms_parameter *p) {
-  return arena ? arena + (p->g - opt->model->gradient_arena) : NULL;
+  int64_t from, count, at = p->g - opt->model->gradient_arena;
+  if (!has_all(opt)) ms_buckets_part(opt->model, p, &from, &count, &at);
+  return arena ? arena + at : NULL;
 }
 
 /* ---- the norm of the whole gradient ----
  *
- * Sums of squares in double, of blocks that begin anew with each run of a parameter: what is owned by
- * several ranks together is cut on their borders alone, so the norm does not depend on who sums which.
- * They are waited for once. */
+ * Sums of squares in double, of blocks that begin anew with each run of a parameter. What ranks update is
+ * cut on the borders of blocks, so the norm does not depend on who sums which. They are waited for once. */
 
 /* Fills `part` with what this rank owns of parameter i as runs of its elements. */
 static int owned_runs(const ms_model *m, int32_t i, int64_t part[MS_MAX_RUNS][2]) {
@@ -45,13 +51,19 @@ static int64_t count_blocks(const ms_model *m, int32_t i) {
   return blocks;
 }
 
+/* Of the blocks of parameter i those that this rank updates; squares[0] is of the first one of all. */
 static ms_status square_blocks(const ms_optimizer *opt, int32_t i, double *squares) {
   const ms_model *m = opt->model;
-  int64_t part[MS_MAX_RUNS][2];
+  const ms_parameter *p = &m->parameter[i];
+  int64_t part[MS_MAX_RUNS][2], own, count;
   int n = owned_runs(m, i, part);
   for (int k = 0; k < n; k++) {
-    MS_TRY(MS_OP(m->dev, sum_squares, squares, m->parameter[i].g + part[k][0], part[k][1]));
-    squares += ms_squares_blocks(part[k][1]);
+    int64_t from = part[k][0], end = from + part[k][1];
+    ms_optimizer_part(opt, p, &own, &count);
+    int64_t first = own > from ? own : from, last = own + count < end ? own + count : end;
+    double *to = squares + (first - from) / MS_SQUARES_BLOCK;
+    if (first < last) MS_TRY(MS_OP(m->dev, sum_squares, to, p->g + first, last - first));
+    squares += ms_squares_blocks(end - from);
   }
   return MS_OK;
 }
@@ -63,6 +75,7 @@ static ms_status new_squares(ms_optimizer *opt) {
   size_t bytes = (size_t)opt->blocks * sizeof(double);
   MS_TRY(ms_device_new(m->dev, bytes, &p));
   opt->squares = p;
+  MS_TRY(MS_OP(m->dev, zero, p, bytes));
   MS_TRY(ms_alloc_undefined(bytes, "optimizer", &p));
   opt->square = p;
   return MS_OK;
@@ -77,6 +90,7 @@ static ms_status gradient_norm(ms_optimizer *opt, double *norm) {
     squares += count_blocks(m, i);
   }
   MS_TRY(MS_OP(m->dev, read, opt->square, opt->squares, (size_t)opt->blocks * sizeof *squares));
+  if (!has_all(opt)) MS_TRY(ms_group_sum(opt->group, opt->square, opt->blocks));
   for (int32_t i = 0; i < m->parameters; i++) {
     double sum = 0;
     for (int64_t b = count_blocks(m, i); b > 0; b--) sum += *square++;
@@ -96,9 +110,13 @@ static ms_status check_options(const ms_adamw_options *o) {
   MS_REQUIRE(o->weight_decay >= 0 && isfinite(o->weight_decay), "AdamW: weight decay %g",
              o->weight_decay);
   MS_REQUIRE(o->clip >= 0 && isfinite(o->clip), "AdamW: clip %g is negative", o->clip);
-  if (o->shard == MS_SHARD_NONE) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED, "AdamW: shard %d: what ranks hold cannot be shared out so yet",
-                 o->shard);
+  MS_REQUIRE(o->shard >= MS_SHARD_NONE && o->shard <= MS_SHARD_PARAMETERS, "AdamW: shard %d",
+             o->shard);
+  if (o->shard == MS_SHARD_PARAMETERS)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "AdamW: weights and gradients cannot be shared out over ranks yet: shard the "
+                   "optimizer alone");
+  return MS_OK;
 }
 
 static ms_status new_arena(const ms_optimizer *opt, float **out) {
@@ -128,6 +146,15 @@ static ms_status copy_masters(ms_optimizer *opt) {
   return MS_OK;
 }
 
+static ms_status share_out(ms_optimizer *opt) {
+  ms_model *m = opt->model;
+  MS_TRY(ms_buckets_make(m, opt->group, opt->options.shard));
+  m->buckets->users++;
+  opt->count = (size_t)m->buckets->owned;
+  opt->shares = 1;
+  return MS_OK;
+}
+
 ms_status ms_optimizer_new(ms_model *model, ms_group *group, const ms_adamw_options *options,
                            ms_optimizer **out) {
   ms_status st = MS_OK;
@@ -146,6 +173,7 @@ ms_status ms_optimizer_new(ms_model *model, ms_group *group, const ms_adamw_opti
   opt->model = model;
   ms_model_retain(model);
   opt->count = model->gradient_bytes / sizeof(float);
+  if (!has_all(opt)) MS_TRY_OR(fail, share_out(opt));
   MS_TRY_OR(fail, new_arena(opt, &opt->first));
   MS_TRY_OR(fail, new_arena(opt, &opt->second));
   if (model->dtype != MS_F32) MS_TRY_OR(fail, copy_masters(opt));
@@ -167,6 +195,7 @@ void ms_optimizer_free(ms_optimizer *opt) {
   ms_device_free(dev, opt->master, bytes);
   ms_device_free(dev, opt->squares, (size_t)opt->blocks * sizeof *opt->squares);
   ms_free(opt->square);
+  if (opt->shares) opt->model->buckets->users--;
   ms_model_release(opt->model);
   ms_free(opt);
 }
@@ -207,6 +236,9 @@ ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int
   ms_model *m = opt->model;
   double norm, clip = opt->options.clip;
   MS_REQUIRE(lr >= 0 && isfinite(lr), "optimizer: learning rate %g", lr);
+  MS_REQUIRE(opt->shares || !m->buckets || !m->buckets->users,
+             "optimizer: another one of this model has shared it out over ranks: free that first");
+  MS_TRY(ms_weights_settle(m));
   MS_TRY(ms_model_sum_gradients(m, opt->group));
   MS_TRY(gradient_norm(opt, &norm));
   double scale = clip > 0 && norm > clip ? clip / norm : 1;
@@ -214,11 +246,16 @@ ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int
   if (fits) {
     opt->steps++;
     MS_TRY(update(opt, lr, scale));
+    if (opt->shares) MS_TRY(ms_weights_gather(m));
   }
   MS_TRY(ms_model_zero_gradients(m));
   *grad_norm = norm;
   *skipped = !fits;
   return MS_OK;
+}
+
+int64_t ms_optimizer_bytes(const ms_optimizer *opt) {
+  return (int64_t)(opt->count * sizeof(float)) * (opt->master ? 3 : 2);
 }
 
 int64_t ms_optimizer_steps(const ms_optimizer *opt) { return opt->steps; }
@@ -231,6 +268,11 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
   MS_REQUIRE(i >= 0 && i < m->parameters, "optimizer: parameter %d of %d", i, m->parameters);
   const ms_parameter *p = &m->parameter[i];
   MS_REQUIRE(p->g, "optimizer: parameter %s is frozen", p->name);
+  int64_t from, count;
+  ms_optimizer_part(opt, p, &from, &count);
+  MS_REQUIRE(count == p->count,
+             "optimizer: of the moments of %s this rank has %lld of %lld: the others are other ranks'",
+             p->name, (long long)count, (long long)p->count);
   float *at = ms_optimizer_at(opt, second ? opt->second : opt->first, p);
   MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, NULL, release, opt, moment));
   atomic_fetch_add(&opt->refs, 1);

@@ -13,6 +13,7 @@ struct ms_optimizer {
   ms_group *group; /* over which gradients are summed; it makes steps and checkpoints together */
   ms_adamw_options options;
   int64_t steps;         /* updates made */
+  int shares;            /* the model's buckets say which parts are this rank's */
   size_t count;          /* elements of an arena */
   float *first, *second; /* moments */
   float *master;         /* f32 weights of a bf16 model; NULL for f32 */

@@ -65,7 +65,8 @@ static int32_t first;
 
 static ms_status twice(ms_group *g, ms_stream *s, void *x, int dtype, int64_t n, ms_reduction how,
                        ms_work **work) {
-  CHECK(how == MS_SUM && !work && (dtype == MS_F32 || dtype == MS_F64));
+  CHECK(how == MS_SUM && (dtype == MS_F32 || dtype == MS_F64));
+  if (work) *work = NULL; /* done */
   sums += dtype == MS_F32;
   for (int64_t i = 0; i < n; i++)
     if (dtype == MS_F32)

@@ -134,6 +134,17 @@ describe('a run of several ranks', function()
     end)
   end
 
+  it('gives the same bits where ranks share the optimizer\'s memory out, and goes on the other way', function()
+    local all, part = finished(3, folder .. '/all'), folder .. '/part'
+    finished(3, part, 'optim.shard=optimizer')
+    same_bytes(all, part)
+    local output = folder .. '/turned'
+    local status = run('-n', 3, RECIPE, 'output=' .. output, 'optim.shard=optimizer', 'kill_at=9')
+    assert.is_true(status ~= 0)
+    finished(3, output)
+    same_bytes(all, output)
+  end)
+
   it('goes on with another number, to the same end', function()
     local output = folder .. '/changed'
     local status = run('-n', 2, RECIPE, 'output=' .. output, 'kill_at=9')

@@ -274,8 +274,8 @@ describe('a model from a config', function()
       parameters = 116 } do
       assert.are.equal(value, info[key], key)
     end
-    -- parameters at multiples of 64 bytes: 128 + 8 * 64, and 3 norms of 64 bytes
-    assert.are.equal(128 + 7 * 64 + 3 * 64, info.memory.weights)
+    -- parameters at multiples of 32 elements, of which none of the 11 has more
+    assert.are.equal(11 * 32 * 4, info.memory.weights)
     assert.are.equal(info.memory.weights, info.memory.gradients)
   end)
 end)
@@ -300,7 +300,7 @@ describe('gradients', function()
       assert.are.equal(free ~= nil, g ~= nil, name)
       C.ms_tensor_free(g)
     end
-    assert.are.equal(3 * 64, folders.info(m).memory.gradients)
+    assert.are.equal(3 * 32 * 4, folders.info(m).memory.gradients)
     m = assert(folders.create(folders.tiny(), 1))
     assert(gradient(m, NORM) == nil)
     assert.are.equal(0, folders.info(m).memory.gradients)

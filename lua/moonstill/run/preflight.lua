@@ -84,14 +84,20 @@ local function room(run, bytes, what)
     progress.bytes(free)), 0)
 end
 
+-- Moments and masters of all ranks together: a checkpoint has them all.
+local function optimizer_bytes(run)
+  local info = run.student:info()
+  return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
+end
+
 local function checkpoint_bytes(run)
-  return run.student:info().memory.weights + run.optimizer:bytes(run.student)
+  return run.student:info().memory.weights + optimizer_bytes(run)
 end
 
 -- A shell's `ulimit -f`; the largest file is that of the optimiser's moments.
 local function file_size(run)
   local most = tonumber(C.ms_file_limit())
-  local bytes = math.max(run.student:info().memory.weights, run.optimizer:bytes(run.student))
+  local bytes = math.max(run.student:info().memory.weights, optimizer_bytes(run))
   if most < 0 or most >= bytes then return end
   error(('run: no file may be larger than %s here (ulimit -f), but a checkpoint has one of %s: '
     .. 'raise the limit'):format(progress.bytes(most), progress.bytes(bytes)), 0)

@@ -42,7 +42,7 @@ function M.size(run)
   return ('%s, %s parameters, %d steps\nmemory: weights %s, gradients %s, optimizer %s'):format(
     info.family, progress.count(info.parameters), run.state.total,
     bytes(info.memory.weights), bytes(info.memory.gradients),
-    bytes(run.optimizer:bytes(run.student)))
+    bytes(run.optimizer:bytes()))
 end
 
 return M

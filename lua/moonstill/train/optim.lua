@@ -23,5 +23,9 @@ return schema.new('optim', {
   eps = option(1e-8, 'AdamW', 'number > 0 <= 1'),
   weight_decay = option(0, 'decoupled; not for norms and biases', 'number >= 0 <= 10'),
   clip = option(0, 'largest global gradient norm; 0: no clipping', 'number >= 0 <= 1e9'),
+  shard = schema.one_of({ 'none', 'optimizer' }, 'none',
+    'what ranks that learn the same model have a part of each', {
+      none = 'nothing: each has all of AdamW\'s memory',
+      optimizer = 'its moments and f32 masters, which then exist once over all of them' }),
   max_skips = option(5, 'stop after this many non-finite gradients in a row', 'integer >= 1'),
 })

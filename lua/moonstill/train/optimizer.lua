@@ -27,6 +27,7 @@ local skipped = ffi.new 'int32_t[1]'
 --- A recipe's `optim`, of which AdamW takes what is its own.
 M.options = optim
 
+local SHARD = { none = C.MS_SHARD_NONE, optimizer = C.MS_SHARD_OPTIMIZER }
 local ADAMW = { 'beta1', 'beta2', 'eps', 'weight_decay', 'clip' }
 
 --- AdamW over the parameters of a model, with its moments.
@@ -45,6 +46,7 @@ function M.new(model, options, of)
   local p, o = handles.pointer('model', model), ffi.new 'ms_adamw_options'
   local taken = schema.take('optimizer', M.options, options)
   for _, key in ipairs(ADAMW) do o[key] = taken[key] end
+  o.shard = SHARD[taken.shard]
   check(C.ms_optimizer_new(p, (of or model:grid().dp).group, o, out))
   return optimizer.new(out[0])
 end
@@ -64,15 +66,9 @@ end
 --- @return integer
 function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) end
 
---- Bytes of moments and masters.
---- @param model ms_model the optimiser's
+--- Bytes of moments and masters that this rank has.
 --- @return integer
-function methods:bytes(model)
-  pointer(self)
-  handles.pointer('model', model)
-  local info = model:info()
-  return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
-end
+function methods:bytes() return tonumber(C.ms_optimizer_bytes(pointer(self))) end
 
 --- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory.
 --- @param i integer

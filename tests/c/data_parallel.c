@@ -1,0 +1,297 @@
+/* data_parallel.c - ranks that learn from different batches. The program starts itself under mpirun with 1
+ * to 4 ranks. Each learns its part of what one process alone learns whole, which every rank does as well. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/memory.h"
+#include "core/group/group.h"
+#include "core/model/gradients.h"
+#include "core/train/optimizer.h"
+#include "tests/support/ranks.h"
+#include "tests/support/test.h"
+
+static ms_device *dev;
+static ms_group *world;
+
+#define SIZES(vocab)                                                                             \
+  "\"hidden_size\": 36, \"num_hidden_layers\": 4, \"head_dim\": 4, \"num_attention_heads\": 9, " \
+  "\"num_key_value_heads\": 3, \"intermediate_size\": 70, \"vocab_size\": " #vocab
+static const char plain[] = "{\"model_type\": \"llama\", " SIZES(701) "}";
+static const char tied[] =
+    "{\"model_type\": \"qwen2\", \"tie_word_embeddings\": true, " SIZES(333) "}";
+
+enum { STEPS = 5, MICRO = 3 }; /* micro-batches of a rank in a step */
+
+/* How a run is laid out; the numbers may depend on none of it. */
+typedef struct layout {
+  const char *config, *frozen;
+  int dtype, shard;
+  int64_t bucket; /* bytes; 0: as many as are enough */
+  int late;       /* nothing is summed before the backward pass has ended */
+} layout;
+
+typedef struct run {
+  ms_model *model;
+  ms_optimizer *opt;
+} run;
+
+static run new_run(const layout *l, ms_group *group) {
+  ms_model_options how = {.dtype = l->dtype, .train = 1, .frozen = l->frozen};
+  ms_adamw_options o = {.beta1 = 0.9,
+                        .beta2 = 0.99,
+                        .eps = 1e-8,
+                        .weight_decay = 0.1,
+                        .clip = 0.5,
+                        .shard = l->shard};
+  run r = {0};
+  CHECK(ms_model_create(dev, l->config, 3, &how, &r.model) == MS_OK);
+  r.model->bucket_bytes = l->bucket;
+  if (ms_optimizer_new(r.model, group, &o, &r.opt) != MS_OK) printf("  %s\n", ms_last_error());
+  CHECK(r.opt);
+  return r;
+}
+
+static void free_run(run *r) {
+  ms_optimizer_free(r->opt);
+  ms_model_free(r->model);
+}
+
+/* Learns micro-batch `number`; a rank's last one may have no position that counts. */
+static void learn(run *r, int number, ms_group *last) {
+  int32_t token[24], start[] = {0, 9, 24};
+  float weight[24];
+  ms_term term = {.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 1, .norm = 50};
+  ms_term_result result;
+  ms_batch *batch;
+  for (int t = 0; t < 24; t++) {
+    token[t] = (t * 37 + number * 101 + t * t * number) % 300;
+    weight[t] = number % 7 == 5 ? 0 : (float)(1 + (t + number) % 3) / 2;
+  }
+  CHECK(ms_batch_new(24, token, 2, start, NULL, weight, &batch) == MS_OK);
+  if (ms_model_learn(r->model, batch, 1, &term, last, &result) != MS_OK) {
+    printf("  %s\n", ms_last_error());
+    CHECK(0);
+  }
+  ms_batch_free(batch);
+}
+
+/* What all ranks of a group of `size` learn in a step; alone: by one. */
+static void learn_step(run *r, int step, ms_group *group, int late) {
+  int first = step * MICRO * world->size;
+  if (group->size == 1) {
+    for (int k = 0; k < MICRO * world->size; k++) learn(r, first + k, NULL);
+    return;
+  }
+  if (late && !r->model->buckets) CHECK(ms_buckets_make(r->model, group, MS_SHARD_NONE) == MS_OK);
+  if (late) r->model->buckets->late = 1;
+  for (int k = 0; k < MICRO; k++)
+    learn(r, first + world->rank * MICRO + k, k + 1 < MICRO ? NULL : group);
+}
+
+/* The largest difference of parts that this rank has the sum of, as a share of the largest number. */
+static double gradient_difference(const run *a, const run *b) {
+  double worst = 0;
+  for (int32_t i = 0; i < a->model->parameters; i++) {
+    const ms_parameter *p = &a->model->parameter[i], *q = &b->model->parameter[i];
+    double most = 0, apart = 0;
+    int64_t from, count;
+    if (!p->g) continue;
+    ms_optimizer_part(b->opt, q, &from, &count);
+    for (int64_t k = 0; k < p->count; k++) most = fmax(most, fabs(p->g[k]));
+    for (int64_t k = from; k < from + count; k++) apart = fmax(apart, fabs(p->g[k] - q->g[k]));
+    worst = fmax(worst, most > 0 ? apart / most : apart);
+  }
+  return worst;
+}
+
+static int same_weights(const run *a, const run *b) {
+  CHECK(ms_weights_settle(a->model) == MS_OK && ms_weights_settle(b->model) == MS_OK);
+  for (int32_t i = 0; i < a->model->parameters; i++) {
+    const ms_parameter *p = &a->model->parameter[i], *q = &b->model->parameter[i];
+    if (memcmp(p->w, q->w, (size_t)p->count * ms_dtype_size(a->model->dtype))) return 0;
+  }
+  return 1;
+}
+
+static double step(run *r, int32_t *skipped) {
+  double norm;
+  CHECK(ms_optimizer_step(r->opt, 1e-2, &norm, skipped) == MS_OK);
+  return norm;
+}
+
+/* One process against all ranks, gradients before each step, on the same weights: rounding alone is
+ * different, in sums of f32 of as many parts as there are ranks. */
+static void is_that_of_one(const layout *l) {
+  run one = new_run(l, ms_group_self()), many = new_run(l, world);
+  int32_t skipped;
+  learn_step(&one, 0, ms_group_self(), 0);
+  learn_step(&many, 0, world, l->late);
+  CHECK(gradient_difference(&one, &many) <= 1e-5);
+  double a = step(&one, &skipped), b = step(&many, &skipped);
+  CHECK(a > 0.5 && fabs(a - b) <= 1e-5 * a); /* and is clipped */
+  free_run(&one);
+  free_run(&many);
+}
+
+static run after_steps(const layout *l) {
+  run r = new_run(l, world);
+  int32_t skipped;
+  for (int k = 0; k < STEPS; k++) {
+    learn_step(&r, k, world, l->late);
+    step(&r, &skipped);
+    CHECK(!skipped);
+  }
+  return r;
+}
+
+/* Weights are the same bits however ranks share, cut buckets and overlap. */
+static void every_way_is_one(layout l) {
+  run first = after_steps(&l);
+  for (int shard = MS_SHARD_NONE; shard <= MS_SHARD_OPTIMIZER; shard++)
+    for (int late = 0; late < 2; late++)
+      for (int64_t bucket = 1; bucket <= 1 << 20; bucket *= 1 << 14) {
+        l.shard = shard;
+        l.late = late;
+        l.bucket = bucket;
+        run other = after_steps(&l);
+        CHECK(same_weights(&first, &other));
+        free_run(&other);
+      }
+  free_run(&first);
+}
+
+/* The optimiser's memory is divided: all parts together are it once, and as equal as whole blocks of
+ * squares let them be. */
+static void is_divided(layout l) {
+  run whole = new_run(&l, world);
+  l.shard = MS_SHARD_OPTIMIZER;
+  run part = new_run(&l, world);
+  double bytes = (double)ms_optimizer_bytes(part.opt), all = bytes;
+  CHECK(ms_group_sum(world, &all, 1) == MS_OK);
+  CHECK(all == (double)ms_optimizer_bytes(whole.opt));
+  int64_t arenas = whole.opt->master ? 3 : 2, buckets = part.model->buckets->n;
+  double block = (double)(MS_SQUARES_BLOCK * arenas) * sizeof(float);
+  CHECK(bytes <= all / world->size + block * (double)buckets);
+  free_run(&whole);
+  free_run(&part);
+}
+
+/* A gradient that is not finite on one rank is skipped by all. */
+static void skips_together(layout l, int shard) {
+  l.shard = shard;
+  run r = new_run(&l, world), untouched = new_run(&l, world);
+  int32_t skipped;
+  for (int k = 0; k < MICRO; k++) {
+    if (k + 1 == MICRO && world->rank == world->size - 1) r.model->gradient_arena[77] = INFINITY;
+    learn(&r, world->rank * MICRO + k, k + 1 < MICRO ? NULL : world);
+  }
+  step(&r, &skipped);
+  CHECK(skipped && same_weights(&r, &untouched));
+  free_run(&r);
+  free_run(&untouched);
+}
+
+/* A checkpoint is the same file whoever has which part, and is read by every layout. */
+static void checkpoints(layout l) {
+  char *state = NULL;
+  int32_t skipped;
+  l.shard = MS_SHARD_NONE;
+  run whole = after_steps(&l), other = new_run(&l, world);
+  l.shard = MS_SHARD_OPTIMIZER;
+  run part = after_steps(&l), read = new_run(&l, world);
+  CHECK(ms_checkpoint_write("parallel.tmp/whole/step-1", whole.model, whole.opt, "{}") == MS_OK);
+  CHECK(ms_checkpoint_write("parallel.tmp/part/step-1", part.model, part.opt, "{}") == MS_OK);
+  if (!world->rank)
+    CHECK(
+        !system("cmp parallel.tmp/whole/step-1/optimizer.safetensors "
+                "parallel.tmp/part/step-1/optimizer.safetensors && "
+                "cmp parallel.tmp/whole/step-1/model.safetensors "
+                "parallel.tmp/part/step-1/model.safetensors"));
+  CHECK(ms_checkpoint_read("parallel.tmp/whole/step-1", read.model, read.opt, &state) == MS_OK);
+  ms_text_free(state);
+  CHECK(ms_checkpoint_read("parallel.tmp/part/step-1", other.model, other.opt, &state) == MS_OK);
+  ms_text_free(state);
+  run *all[] = {&whole, &other, &part, &read};
+  for (int i = 0; i < 4; i++) {
+    learn_step(all[i], STEPS, world, 0);
+    step(all[i], &skipped);
+    CHECK(same_weights(&whole, all[i]));
+  }
+  CHECK(world->ops->barrier(world) == MS_OK);
+  for (int i = 0; i < 4; i++) free_run(all[i]);
+}
+
+/* Two optimisers of one model may not share it out each in its own way. */
+static void one_sharer(layout l) {
+  ms_adamw_options o = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  ms_optimizer *second = NULL;
+  double norm;
+  int32_t skipped;
+  l.shard = MS_SHARD_OPTIMIZER;
+  run r = new_run(&l, world);
+  CHECK(ms_optimizer_new(r.model, world, &o, &second) == MS_OK);
+  CHECK(ms_optimizer_step(second, 0.1, &norm, &skipped) == MS_EINVAL);
+  CHECK(strstr(ms_last_error(), "another one of this model has shared it out"));
+  ms_optimizer_free(second);
+  o.shard = MS_SHARD_PARAMETERS;
+  CHECK(ms_optimizer_new(r.model, world, &o, &second) == MS_EUNSUPPORTED && !second);
+  free_run(&r);
+}
+
+static int all(void) {
+  const layout layouts[] = {{plain, NULL, MS_F32, 0, 0, 0},
+                            {tied, NULL, MS_F32, 0, 0, 0},
+                            {plain, NULL, MS_BF16, 0, 0, 0},
+                            {plain, "model.layers.1.* model.embed*", MS_F32, 0, 0, 0},
+                            {tied, "*norm* model.layers.3.*", MS_BF16, 0, 0, 0}};
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    layout l = layouts[i];
+    TEST("gradients and their norm are those of one process");
+    for (l.shard = 0; l.shard < 2; l.shard++) is_that_of_one(&l);
+    TEST("weights are the same bits however ranks share, cut and overlap");
+    every_way_is_one(layouts[i]);
+    TEST("the optimizer's memory exists once");
+    is_divided(layouts[i]);
+    TEST("a gradient that is not finite anywhere is skipped everywhere");
+    skips_together(layouts[i], MS_SHARD_NONE);
+    skips_together(layouts[i], MS_SHARD_OPTIMIZER);
+    TEST("checkpoints are the same, and are read by the other layout");
+    checkpoints(layouts[i]);
+  }
+  TEST("a model is shared out in one way");
+  one_sharer(layouts[0]);
+  return test_end();
+}
+
+static int launch(const char *program) {
+  if (!test_has_mpirun()) {
+    printf("skipped 1: no mpirun here\n0 passed, 0 failed, 1 skipped\n");
+    return 0;
+  }
+  char folder[] = "/tmp/parallel.XXXXXX", self[4096], command[4200];
+  if (!realpath(program, self) || !mkdtemp(folder) || chdir(folder)) return 1;
+  for (int ranks = 1; ranks <= 4; ranks++) {
+    char name[64];
+    snprintf(name, sizeof name, "%d ranks", ranks);
+    TEST(name);
+    CHECK(!test_ranks(self, ranks, "", "MS_GROUP_CHECK=1", NULL));
+  }
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  if (chdir("/") || system(command)) return 1;
+  return test_end();
+}
+
+int main(int argc, char **argv) {
+  (void)argc;
+  if (!test_is_rank()) return launch(argv[0]);
+  if (ms_group_world(&world) != MS_OK || ms_device_open("cpu", &dev) != MS_OK) {
+    printf("%s\n", ms_last_error());
+    return 1;
+  }
+  int status = all();
+  ms_device_close(dev);
+  return status;
+}
