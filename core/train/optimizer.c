@@ -270,9 +270,10 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
   MS_REQUIRE(p->g, "optimizer: parameter %s is frozen", p->name);
   int64_t from, count;
   ms_optimizer_part(opt, p, &from, &count);
-  MS_REQUIRE(count == p->count,
-             "optimizer: of the moments of %s this rank has %lld of %lld: the others are other ranks'",
-             p->name, (long long)count, (long long)p->count);
+  MS_REQUIRE(
+      count == p->count,
+      "optimizer: of the moments of %s this rank has %lld of %lld: the others are other ranks'",
+      p->name, (long long)count, (long long)p->count);
   float *at = ms_optimizer_at(opt, second ? opt->second : opt->first, p);
   MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, NULL, release, opt, moment));
   atomic_fetch_add(&opt->refs, 1);

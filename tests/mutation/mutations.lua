@@ -395,8 +395,6 @@ return {
   { name = 'ranks: all make the folder', file = 'lua/moonstill/run/run.lua',
     specs = { 'ranks' }, old = 'run.ranks:write(make_checkpoints_folder, run)',
     new = 'make_checkpoints_folder(run)' },
-  { name = 'ranks: all save the student', file = 'lua/moonstill/run/run.lua',
-    specs = { 'ranks' }, old = 'self.ranks:write(save_student, self)', new = 'save_student(self)' },
   { name = 'ranks: each has its own identity', file = 'lua/moonstill/run/checkpoints.lua',
     specs = { 'ranks' }, old = 'run.id = run.ranks:write(unique)', new = 'run.id = unique()' },
   { name = 'ranks: each looks for a checkpoint of its own', file = 'lua/moonstill/run/checkpoints.lua',

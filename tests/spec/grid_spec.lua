@@ -132,7 +132,8 @@ describe('a run', function()
     local status, _, err = launched.run('-n', 2, '-e', ([[
       local recipe, world = require 'tests.programs.run_recipe', ms.grid().world
       local student = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
-      ms.run.open({ output = %q, seed = world.rank + 1, optim = { lr = 1 } }, { student = student, data = recipe.data(20) })]])
+      ms.run.open({ output = %q, seed = world.rank + 1, optim = { lr = 1 } },
+        { student = student, data = recipe.data(20) })]])
       :format(tools.folder() .. '/out'))
     assert.equal(1, status)
     tools.says('run: the ranks have different plans of epoch 1', err)

@@ -5,10 +5,10 @@
 ---   local all = grid.dp:sum { mine }[1] -- a sum of one's own over all samples
 ---
 --- A model is cut over `tp` ranks; there are `dp` such models, each of which learns another part of
---- a step. Models that are cut are not there yet: only groups of ranks are. Without a grid every rank
---- has the whole model. The ranks of a model are neighbours: rank
---- number d * tp + t has part t of model d. Those of one model see the same samples, so what is
---- counted over samples is summed over `grid.dp`, and what all must agree on over `grid.world`.
+--- a step. Models that are cut are not there yet: only groups of ranks are. Without a grid every
+--- rank has the whole model. The ranks of a model are neighbours: rank number d * tp + t has part t
+--- of model d. Those of one model see the same samples, so what is counted over samples is summed
+--- over `grid.dp`, and what all must agree on over `grid.world`.
 ---
 --- Every rank makes a grid at the same place of its program, since ranks become groups together;
 --- grids that are made alike share them.
