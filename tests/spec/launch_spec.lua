@@ -74,6 +74,9 @@ describe('ranks that are launched together', function()
     assert.equal(1, status)
     tools.says("moonstill has no 'nope'", err)
     assert.is_nil(err:find('rank 1', 1, true), err)
+    status, _, err = run('-n', 2, 'generate', 'nowhere')
+    assert.equal(2, status)
+    tools.says('-n: moonstill generate works in one process: without -n', err)
     for _, wrong in ipairs { {}, { 'two' }, { '0' }, { '1.5' }, { '2' }, { '2', '--logs' } } do
       assert.equal(2, (run('-n', unpack(wrong))))
     end

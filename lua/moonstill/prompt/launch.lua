@@ -43,6 +43,9 @@ local function find_mpirun()
   return nil
 end
 
+-- Commands of one process, which write files or ask a terminal: several would do so side by side.
+local ALONE = { chat = true, generate = true, data = true, eval = true, inspect = true }
+
 -- N, and the place of the word after it and its options.
 local function read(args)
   local n = tonumber(args[2])
@@ -75,6 +78,9 @@ function M.run(prompt, args)
   end
   local n, first = read(args)
   if not args[first] then exit(2, '-n: a recipe is missing; moonstill -n 2 RECIPE.lua') end
+  if ALONE[args[first]] then
+    exit(2, ('-n: moonstill %s works in one process: without -n'):format(args[first]))
+  end
   if os.getenv 'OMPI_COMM_WORLD_SIZE' then
     exit(2, '-n: this is a rank already; mpirun alone gives the number of ranks')
   end
