@@ -151,9 +151,11 @@ typedef struct ms_ops {
   ms_status (*scatter)(ms_stream *s, ms_act y, ms_act x, const int32_t *row, int64_t rows,
                        int64_t cols);
 
-  /* the fused head's two: kernels/head.h has the structs and the formulas */
+  /* the fused head's: kernels/head.h has the structs and the formulas. head_join takes what the parts of
+   * a phase say into the records. */
   ms_status (*topk)(ms_stream *s, const struct ms_topk_args *args);
   ms_status (*head_loss)(ms_stream *s, const struct ms_head_args *args);
+  ms_status (*head_join)(ms_stream *s, const struct ms_head_args *args);
 
   /* sum[b] = sum of x^2 over the b-th MS_SQUARES_BLOCK elements, in double on the device; not finite
    * exactly when an element is not */

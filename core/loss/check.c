@@ -15,6 +15,23 @@ static ms_status check_fresh(const ms_target *t, const char *name, int32_t i) {
   return MS_OK;
 }
 
+/* The ids of the student's part that take part must be in the target's. */
+static ms_status check_part(const ms_head_weights *student, const ms_target *t, const char *name,
+                            int32_t i) {
+  const ms_head_weights *h = &t->head;
+  int64_t first = ms_head_first(student), end = first + ms_head_below(student, t->options.vocab);
+  int64_t from = ms_head_first(h), to = from + h->vocab;
+  if (t->options.kind == MS_TARGET_TOPK || first == end) return MS_OK;
+  MS_REQUIRE(from <= first && to >= end,
+             "term %d (%s): on rank %d of %d the target is of ids %lld..%lld, but the student has "
+             "%lld..%lld there: both must be cut at the same ids: open the teacher over the same "
+             "ranks, with vocab_cut = %lld",
+             i + 1, name, student->tp ? student->tp->rank : 0, ms_head_parts(student),
+             (long long)from, (long long)to - 1, (long long)first, (long long)end - 1,
+             (long long)ms_head_ids(student));
+  return MS_OK;
+}
+
 static ms_status check_kd(const ms_head_call *c, int32_t i) {
   const ms_term *t = &c->term[i];
   const ms_objective *o = ms_objective_get(t->objective);
@@ -39,13 +56,14 @@ static ms_status check_kd(const ms_head_call *c, int32_t i) {
              t->t_scale);
   MS_REQUIRE(to->on == t->on, "term %d (%s): on = %s, but its target covers %s", i + 1, o->name,
              t->on ? "all" : "response", to->on ? "all" : "response");
-  MS_REQUIRE(to->vocab <= c->head.vocab,
+  MS_REQUIRE(to->vocab <= ms_head_ids(&c->head),
              "term %d (%s): the target covers %lld ids, the student has %lld: ask the teacher for "
              "the shared ones (vocab)",
-             i + 1, o->name, (long long)to->vocab, (long long)c->head.vocab);
+             i + 1, o->name, (long long)to->vocab, (long long)ms_head_ids(&c->head));
   MS_REQUIRE(!t->target->dev || t->target->dev == c->dev,
              "term %d (%s): the target is on %s, the student on %s", i + 1, o->name,
              t->target->dev->spec, c->dev->spec);
+  MS_TRY(check_part(&c->head, t->target, o->name, i));
   return check_fresh(t->target, o->name, i);
 }
 
@@ -67,9 +85,9 @@ ms_status ms_head_check_rows(const ms_head_call *c, const int64_t *count) {
       MS_REQUIRE(!c->weight[on] || (c->weight[on][r] >= 0 && isfinite(c->weight[on][r])),
                  "head: row %lld has weight %g", (long long)r, c->weight[on][r]);
   for (int64_t r = 0; c->label && r < c->rows; r++)
-    MS_REQUIRE(c->label[r] >= 0 && c->label[r] < c->head.vocab,
+    MS_REQUIRE(c->label[r] >= 0 && c->label[r] < ms_head_ids(&c->head),
                "head: row %lld has label %d, but the student has ids 0..%lld", (long long)r,
-               c->label[r], (long long)c->head.vocab - 1);
+               c->label[r], (long long)ms_head_ids(&c->head) - 1);
   for (int32_t i = 0; i < c->terms; i++) {
     const ms_term *t = &c->term[i];
     MS_REQUIRE(t->kind != MS_TERM_CE || c->label, "term %d (ce): no labels", i + 1);

@@ -38,8 +38,9 @@ static void set_divergence(const ms_head_work *w, const ms_term *t, ms_head_term
   const ms_target_options *to = &t->target->options;
   double temp = temperature_of(t);
   if (ms_head_is_full(t)) k->source = ms_head_full_of(w, t->target);
-  k->vocab = to->vocab;
+  k->vocab = ms_head_below(&w->call->head, to->vocab);
   k->k = ms_head_is_full(t) ? 0 : to->k;
+  k->leftover = k->k < to->vocab;
   k->inv_t = 1 / temp;
   k->inv_tt = 1 / (temp * to->teacher_temperature);
   k->parameter = isnan(t->parameter) ? o->normal : t->parameter;
@@ -119,7 +120,7 @@ static ms_status teacher_logits(const ms_head_work *w, const ms_head_full *f, in
   const ms_target *t = f->target;
   const ms_head_weights *h = &t->head;
   ms_device *dev = w->call->dev;
-  if (!n) return MS_OK;
+  if (!n || !f->used) return MS_OK;
   if (t->options.kind == MS_TARGET_LOGITS) {
     const float *rows = t->logits + from * h->vocab;
     size_t bytes = (size_t)(n * h->vocab) * sizeof *rows;
@@ -131,8 +132,22 @@ static ms_status teacher_logits(const ms_head_work *w, const ms_head_full *f, in
     MS_TRY(MS_OP(dev, cast, f->f32, MS_F32, hidden.at, hidden.dtype, n * h->width));
     hidden = ms_act_f32(f->f32);
   }
-  return MS_OP(dev, linear, ms_act_f32(f->logits), hidden, h->w, h->dtype, n, h->width, h->vocab,
-               0);
+  const char *rows = (const char *)h->w + f->from * h->width * (int64_t)ms_dtype_size(h->dtype);
+  return ms_head_product(dev, ms_act_f32(f->logits), hidden, rows, h->dtype, n, h->width,
+                         f->stride);
+}
+
+/* Where a full target's logits are. */
+static ms_head_source source_of(const ms_head_work *w, const ms_head_full *f, const chunk *part) {
+  const ms_target *t = f->target;
+  int on = t->options.on, copied = t->options.kind == MS_TARGET_LOGITS;
+  return (ms_head_source){.logits = f->logits + (copied ? f->from : 0),
+                          .stride = f->stride,
+                          .vocab = f->used,
+                          .scale = t->head.scale,
+                          .soft_cap = t->head.soft_cap,
+                          .row = w->row[on] + part->first,
+                          .first = part->from[on]};
 }
 
 /* The rows of a top-k term, where the kernel finds them: all of the target's, or the chunk's. */
@@ -156,16 +171,9 @@ static ms_status topk_rows(ms_head_work *w, int32_t i, int64_t from, int64_t n) 
 static ms_status loss_pass(ms_head_work *w, const chunk *part) {
   const ms_head_call *c = w->call;
   for (int i = 0; i < w->fulls; i++) {
-    const ms_head_full *f = &w->full[i];
-    const ms_head_weights *h = &f->target->head;
-    int on = f->target->options.on;
-    MS_TRY(teacher_logits(w, f, part->from[on], part->count[on]));
-    w->source[i] = (ms_head_source){.logits = f->logits,
-                                    .stride = h->vocab,
-                                    .scale = h->scale,
-                                    .soft_cap = h->soft_cap,
-                                    .row = w->row[on] + part->first,
-                                    .first = part->from[on]};
+    int on = w->full[i].target->options.on;
+    MS_TRY(teacher_logits(w, &w->full[i], part->from[on], part->count[on]));
+    w->source[i] = source_of(w, &w->full[i], part);
   }
   for (int32_t i = 0; i < c->terms; i++) {
     int on = c->term[i].on;
@@ -187,21 +195,33 @@ static ms_status loss_pass(ms_head_work *w, const chunk *part) {
                     .terms = c->terms,
                     .sources = w->fulls,
                     .term = w->term,
-                    .source = w->source};
-  return MS_OP(c->dev, head_loss, &a);
+                    .source = w->source,
+                    .first_id = ms_head_first(&c->head),
+                    .parts = w->tp->size,
+                    .own = w->tp->rank,
+                    .part = w->part,
+                    .support = w->support,
+                    .bins = w->bins};
+  return w->phases ? ms_head_phases(w, &a) : MS_OP(c->dev, head_loss, &a);
+}
+
+static ms_status backward(ms_head_work *w, const chunk *part, ms_act x) {
+  const ms_head_call *c = w->call;
+  const ms_head_weights *h = &c->head;
+  ms_act dx = ms_act_at(c->d_hidden, part->first * h->width);
+  if (!h->vocab) return MS_OP(c->dev, zero, dx.at, ms_act_bytes(dx, part->n * h->width));
+  MS_TRY(MS_OP(c->dev, linear_dx, dx, w->logits, h->w, h->dtype, part->n, h->width, h->vocab, 0));
+  if (!c->d_head) return MS_OK;
+  return MS_OP(c->dev, linear_dw, c->d_head, w->logits, x, part->n, h->width, h->vocab, 1);
 }
 
 static ms_status run_chunk(ms_head_work *w, const chunk *part) {
   const ms_head_call *c = w->call;
   const ms_head_weights *h = &c->head;
   ms_act x = ms_act_at(c->hidden, part->first * h->width);
-  MS_TRY(MS_OP(c->dev, linear, w->logits, x, h->w, h->dtype, part->n, h->width, h->vocab, 0));
+  MS_TRY(ms_head_product(c->dev, w->logits, x, h->w, h->dtype, part->n, h->width, h->vocab));
   MS_TRY(loss_pass(w, part));
-  if (!c->d_hidden.at) return MS_OK;
-  MS_TRY(MS_OP(c->dev, linear_dx, ms_act_at(c->d_hidden, part->first * h->width), w->logits, h->w,
-               h->dtype, part->n, h->width, h->vocab, 0));
-  if (!c->d_head) return MS_OK;
-  return MS_OP(c->dev, linear_dw, c->d_head, w->logits, x, part->n, h->width, h->vocab, 1);
+  return c->d_hidden.at ? backward(w, part, x) : MS_OK;
 }
 
 static ms_status run_chunks(ms_head_work *w) {

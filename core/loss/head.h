@@ -20,13 +20,19 @@ typedef struct ms_head_call {
   const ms_term *term;
   int64_t budget;               /* bytes of workspace; 0 for the default */
   ms_act d_hidden;              /* [rows, width], set; none: no gradients are made */
-  float *d_head;                /* [vocab, width], added to; NULL: frozen head */
+  float *d_head;                /* [head.vocab, width], added to; NULL: frozen head */
   ms_term_result *result;       /* [terms] */
   double *each;                 /* [rows, terms, MS_HEAD_EACH], host; NULL: not asked for */
   ms_head_workspace *workspace; /* NULL: allocated and freed by the call */
+  int phases; /* a whole head goes through the phases of one in parts: for tests */
 } ms_head_call;
 
-/* Errors name the term. Every term's norm must be given (> 0) or <= 0 for "this call's own". A
+/* Where the head is cut over head.tp all ranks call with the same, but for their part of the head, and
+ * have the same results. d_hidden is what this rank's ids give: the sum over the ranks is the gradient.
+ * Targets with full rows must have the ids that the student's part has. What the ranks tell each other
+ * is in kernels/head.h; beside that they agree on the size of chunks, once a call.
+ *
+ * Errors name the term. Every term's norm must be given (> 0) or <= 0 for "this call's own". A
  * chunk has at least one row, so a budget below a row's need is exceeded. */
 ms_status ms_head_learn(const ms_head_call *call);
 /* Bytes that ms_head_learn takes at most for this budget and these shapes: what plans print. It

@@ -8,6 +8,9 @@
 /* A full target and its place in the workspace. */
 typedef struct ms_head_full {
   const ms_target *target;
+  int64_t from,
+      used; /* of its part of the ids those that the student's part has begin here; how many */
+  int64_t stride; /* columns of `logits` */
   float *logits;
   float *f32; /* a chunk of hidden states, for the product, where they are held in less */
 } ms_head_full;
@@ -21,6 +24,8 @@ typedef struct ms_head_upload {
 typedef struct ms_head_work {
   const ms_head_call *call;
   int64_t size; /* rows of a chunk */
+  ms_group *tp; /* of one where the head is whole */
+  int phases;
   /* on the device, for the whole call: the row's label; its weight; row[on][r], its place among those
    * with weight, or -1; sums over the rows for each term */
   int32_t *label, *row[2];
@@ -29,6 +34,10 @@ typedef struct ms_head_work {
   /* on the device, for a chunk */
   ms_act logits;
   ms_head_record *record;
+  /* where the head is in parts */
+  ms_head_record *part;
+  float *support;
+  double *bins;
   /* host */
   int fulls;
   ms_head_full *full;
@@ -56,6 +65,20 @@ static inline float ms_head_weight(const ms_head_call *c, int on, int64_t r) {
 /* check.c: term i; the rows, of which count[on] have a weight. */
 ms_status ms_head_check_term(const ms_head_call *call, int32_t i);
 ms_status ms_head_check_rows(const ms_head_call *call, const int64_t *count);
+
+/* parts.c: the chunk through its phases; args but for phase and round. */
+ms_status ms_head_phases(const ms_head_work *w, ms_head_args *args);
+/* How many doubles a row there are for terms that look for a last id; numbers for the supports. */
+int64_t ms_head_bins(const ms_head_work *w);
+int64_t ms_head_supports(const ms_head_work *w);
+/* The smallest of all ranks' sizes. */
+ms_status ms_head_agree(const ms_head_weights *head, int64_t *size);
+/* x has room for each rank's bytes and has this rank's own in place: brings the others'. */
+ms_status ms_head_gather(ms_device *dev, ms_group *tp, void *x, size_t bytes);
+
+/* y = x w^T, where w has any rows. */
+ms_status ms_head_product(ms_device *dev, ms_act y, ms_act x, const void *w, int dtype,
+                          int64_t rows, int64_t width, int64_t vocab);
 
 /* workspace.c: memory for the call, laid out. */
 ms_status ms_head_work_begin(ms_head_work *w, const ms_head_call *call, ms_head_workspace *from);

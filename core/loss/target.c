@@ -8,7 +8,7 @@
 #include "../../kernels/head.h"
 #include "../base/json.h"
 #include "../base/memory.h"
-#include "head.h"
+#include "head_call.h"
 
 static const char *const kinds[] = {"topk", "hidden", "logits"};
 
@@ -63,7 +63,7 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   t->rows = rows;
   t->head = *head;
   if (head->changes) t->made = atomic_load(head->changes);
-  if (!t->options.vocab) t->options.vocab = head->vocab;
+  if (!t->options.vocab) t->options.vocab = ms_head_ids(head);
   if (options->kind == MS_TARGET_TOPK && isnan(options->temperature)) t->options.temperature = 1;
   t->bytes = lay_out(t, NULL);
   ms_status st =
@@ -93,35 +93,74 @@ void ms_target_free(ms_target *t) {
 
 /* ---- from a teacher's hidden states ---- */
 
-static ms_status topk_chunk(ms_target *t, ms_act hidden, float *logits, int64_t first, int64_t n) {
+/* A chunk of logits, and what the ranks of a cut head tell each other of it. */
+typedef struct topk_chunk {
+  float *logits;
+  ms_topk_candidate *candidate;
+  ms_logsum *rest;
+} topk_chunk;
+
+static size_t lay_chunk(topk_chunk *c, const ms_target *t, char *base, int64_t rows) {
+  const ms_head_weights *h = &t->head;
+  size_t u = 0, n = (size_t)rows, told = (size_t)ms_head_parts(h) * n;
+  c->logits = ms_cut(base, &u, n * (size_t)h->vocab * sizeof *c->logits);
+  if (ms_head_parts(h) == 1) return u;
+  c->candidate = ms_cut(base, &u, told * (size_t)t->options.k * sizeof *c->candidate);
+  c->rest = ms_cut(base, &u, told * sizeof *c->rest);
+  return u;
+}
+
+/* The phases of a cut head. */
+static ms_status topk_parts(const ms_target *t, ms_topk_args *a) {
+  ms_group *tp = t->head.tp;
+  a->phase = MS_TOPK_BEST;
+  MS_TRY(MS_OP(t->dev, topk, a));
+  MS_TRY(ms_head_gather(t->dev, tp, a->candidate, (size_t)(a->rows * a->k) * sizeof *a->candidate));
+  a->phase = MS_TOPK_REST;
+  MS_TRY(MS_OP(t->dev, topk, a));
+  MS_TRY(ms_head_gather(t->dev, tp, a->rest, (size_t)a->rows * sizeof *a->rest));
+  a->phase = MS_TOPK_FINISH;
+  return MS_OP(t->dev, topk, a);
+}
+
+static ms_status make_chunk(ms_target *t, ms_act hidden, const topk_chunk *c, int64_t first,
+                            int64_t n) {
   const ms_head_weights *h = &t->head;
   const ms_target_options *o = &t->options;
   ms_topk_args a = {.id = t->id + first * o->k,
                     .log_p = t->log_p + first * o->k,
                     .log_rest = t->log_rest + first,
-                    .logits = logits,
+                    .logits = c->logits,
                     .rows = n,
                     .stride = h->vocab,
-                    .vocab = o->vocab,
+                    .vocab = ms_head_below(h, o->vocab),
                     .k = o->k,
                     .inv_t = (float)(1 / (o->temperature * o->teacher_temperature)),
                     .scale = h->scale,
-                    .soft_cap = h->soft_cap};
-  MS_TRY(MS_OP(t->dev, linear, ms_act_f32(logits), ms_act_at(hidden, first * h->width), h->w,
-               h->dtype, n, h->width, h->vocab, 0));
-  return MS_OP(t->dev, topk, &a);
+                    .soft_cap = h->soft_cap,
+                    .parts = ms_head_parts(h),
+                    .part = h->tp ? h->tp->rank : 0,
+                    .first_id = ms_head_first(h),
+                    .candidate = c->candidate,
+                    .rest = c->rest};
+  MS_TRY(ms_head_product(t->dev, ms_act_f32(c->logits), ms_act_at(hidden, first * h->width), h->w,
+                         h->dtype, n, h->width, h->vocab));
+  return a.parts > 1 ? topk_parts(t, &a) : MS_OP(t->dev, topk, &a);
 }
 
 static ms_status make_topk(ms_target *t, ms_act hidden, int64_t budget,
                            ms_head_workspace *workspace) {
-  int64_t row_bytes = t->head.vocab * (int64_t)sizeof(float), rows = t->rows;
-  int64_t most = (budget > 0 ? budget : MS_HEAD_BUDGET) / row_bytes;
+  topk_chunk c = {0};
+  int64_t row_bytes = (int64_t)lay_chunk(&c, t, NULL, 64) / 64, rows = t->rows;
+  int64_t most = (budget > 0 ? budget : MS_HEAD_BUDGET) / (row_bytes ? row_bytes : 1);
   if (!rows) return MS_OK;
   if (most < 1) most = 1;
+  MS_TRY(ms_head_agree(&t->head, &most));
   int64_t chunks = (rows + most - 1) / most, size = (rows + chunks - 1) / chunks;
-  MS_TRY(ms_head_workspace_reserve(workspace, t->dev, (size_t)(size * row_bytes)));
+  MS_TRY(ms_head_workspace_reserve(workspace, t->dev, lay_chunk(&c, t, NULL, size)));
+  lay_chunk(&c, t, workspace->data, size);
   for (int64_t r = 0; r < rows; r += size)
-    MS_TRY(topk_chunk(t, hidden, workspace->data, r, rows - r < size ? rows - r : size));
+    MS_TRY(make_chunk(t, hidden, &c, r, rows - r < size ? rows - r : size));
   return MS_OK;
 }
 
@@ -132,8 +171,8 @@ static ms_status fill(ms_target *t, ms_act hidden, int64_t budget, ms_head_works
   if (t->options.kind == MS_TARGET_HIDDEN)
     return MS_OP(t->dev, cast, t->hidden, t->options.hidden_dtype, hidden.at, hidden.dtype,
                  t->rows * h->width);
-  return MS_OP(t->dev, linear, ms_act_f32(t->logits), hidden, h->w, h->dtype, t->rows, h->width,
-               h->vocab, 0);
+  return ms_head_product(t->dev, ms_act_f32(t->logits), hidden, h->w, h->dtype, t->rows, h->width,
+                         h->vocab);
 }
 
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
@@ -142,7 +181,7 @@ ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64
                          void *owner, ms_target **out) {
   ms_target *t;
   *out = NULL;
-  MS_TRY(check_options(options, rows, head->vocab));
+  MS_TRY(check_options(options, rows, ms_head_ids(head)));
   MS_TRY(new_target(dev, options, rows, head, &t));
   ms_head_workspace own = {0};
   ms_status st = fill(t, hidden, budget, workspace ? workspace : &own);

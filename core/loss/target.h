@@ -9,6 +9,7 @@
  * 2^-17 (s / T)^2 = 8e-6 (s / T)^2 in each row. */
 #ifndef MS_TARGET_H
 #define MS_TARGET_H
+#include "../group/group.h"
 #include "../moonstill.h"
 #include "workspace.h"
 
@@ -29,6 +30,20 @@ typedef struct ms_head_weights {
   int64_t vocab_all;         /* rows of all ranks */
 } ms_head_weights;
 
+/* How many parts the head is in; the first id of this rank's, and how many of its ids lie below one; all
+ * ids. */
+static inline int32_t ms_head_parts(const ms_head_weights *h) { return h->tp ? h->tp->size : 1; }
+static inline int64_t ms_head_first(const ms_head_weights *h) {
+  return ms_head_parts(h) > 1 ? h->first_id : 0;
+}
+static inline int64_t ms_head_below(const ms_head_weights *h, int64_t id) {
+  int64_t n = id - ms_head_first(h);
+  return n < 0 ? 0 : n < h->vocab ? n : h->vocab;
+}
+static inline int64_t ms_head_ids(const ms_head_weights *h) {
+  return ms_head_parts(h) > 1 ? h->vocab_all : h->vocab;
+}
+
 /* Temperatures beyond these have no use, and products and squares of two within them stay finite. */
 #define MS_MIN_TEMPERATURE 0.001
 #define MS_MAX_TEMPERATURE 1000.0
@@ -46,7 +61,8 @@ struct ms_target {
   int32_t *id;                        /* topk: [rows, k] */
   float *log_p;                       /* topk: [rows, k] */
   float *log_rest;                    /* topk: [rows] */
-  float *logits;                      /* logits: [rows, head.vocab], before scale and soft cap */
+  float *logits;                      /* logits: [rows, head.vocab], before scale and soft cap: of a
+                                         rank's part of the head */
   void *hidden;                       /* hidden: [rows, head.width], in options.hidden_dtype */
   ms_head_weights head;               /* hidden: as given; logits: vocab, scale and soft_cap */
   void (*refer)(void *owner, int by); /* counts references to the head's owner */
@@ -58,7 +74,10 @@ struct ms_target {
 /* Makes a target of any kind from the hidden states ([rows, width], after the final norm, on
  * the device) of the rows in question, in chunks within `budget` bytes (0: the default, as for the
  * head). `refer(owner, +1)` keeps the head alive, `refer(owner, -1)` lets go; called for hidden
- * targets only. The chunks are in `workspace`; NULL: allocated and freed. rows may be 0. */
+ * targets only. The chunks are in `workspace`; NULL: allocated and freed. rows may be 0.
+ *
+ * Where the head is cut all its ranks call, with the same states. A top-k target is then that of all ids,
+ * the same on all of them; the others are of this rank's ids. */
 ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64_t rows,
                          ms_act hidden, const ms_head_weights *head, int64_t budget,
                          ms_head_workspace *workspace, void (*refer)(void *owner, int by),

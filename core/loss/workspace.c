@@ -11,6 +11,20 @@ int ms_head_full_of(const ms_head_work *w, const ms_target *target) {
   return i;
 }
 
+/* Which columns of a full target's part the student's part of the ids needs; of hidden states only their
+ * logits are made. */
+static ms_head_full full_of(const ms_head_weights *student, const ms_target *t) {
+  const ms_head_weights *h = &t->head;
+  int64_t used = ms_head_below(student, t->options.vocab);
+  if (ms_head_parts(student) == 1) return (ms_head_full){t, 0, h->vocab, h->vocab, NULL, NULL};
+  if (!used) return (ms_head_full){.target = t};
+  int64_t from = ms_head_first(student) - ms_head_first(h);
+  return (ms_head_full){.target = t,
+                        .from = from,
+                        .used = used,
+                        .stride = t->options.kind == MS_TARGET_LOGITS ? h->vocab : used};
+}
+
 /* Terms of one full target share its logits. */
 static void list_fulls(ms_head_work *w) {
   const ms_head_call *c = w->call;
@@ -18,7 +32,7 @@ static void list_fulls(ms_head_work *w) {
   for (int32_t i = 0; i < c->terms; i++) {
     if (!ms_head_is_full(&c->term[i])) continue;
     int at = ms_head_full_of(w, c->term[i].target);
-    if (at == w->fulls) w->full[w->fulls++].target = c->term[i].target;
+    if (at == w->fulls) w->full[w->fulls++] = full_of(&c->head, c->term[i].target);
   }
 }
 
@@ -38,13 +52,19 @@ static size_t lay_device(ms_head_work *w, char *base, int64_t size) {
   w->total = ms_cut(base, &u, terms * MS_HEAD_TOTALS * sizeof *w->total);
   w->each = ms_cut(base, &u, each_bytes(c));
   w->record = ms_cut(base, &u, n * terms * sizeof *w->record);
+  if (w->phases) {
+    size_t parts = (size_t)w->tp->size;
+    w->part = ms_cut(base, &u, parts * n * terms * sizeof *w->part);
+    w->support = ms_cut(base, &u, n * (size_t)ms_head_supports(w) * sizeof *w->support);
+    w->bins = ms_cut(base, &u, n * (size_t)ms_head_bins(w) * sizeof *w->bins);
+  }
   w->logits.dtype = c->dev->ops->precision.logits;
   w->logits.at = ms_cut(base, &u, ms_act_bytes(w->logits, size * c->head.vocab));
   for (int i = 0; i < w->fulls; i++) {
     ms_head_full *f = &w->full[i];
     const ms_head_weights *h = &f->target->head;
     int copied = ms_head_needs_f32(f->target);
-    f->logits = ms_cut(base, &u, n * (size_t)h->vocab * sizeof *f->logits);
+    f->logits = ms_cut(base, &u, n * (size_t)f->stride * sizeof *f->logits);
     f->f32 = ms_cut(base, &u, copied ? n * (size_t)h->width * sizeof *f->f32 : 0);
   }
   for (int32_t i = 0; i < c->terms; i++) {
@@ -80,6 +100,7 @@ static int64_t chunk_size(ms_head_work *w) {
   size_t all = lay_device(w, NULL, 0);
   int64_t few = 64, most;
   size_t per_row = (lay_device(w, NULL, few) - all + (size_t)few - 1) / (size_t)few;
+  if (!per_row) per_row = 1; /* no terms, and none of the ids */
   most = budget > all ? (int64_t)((budget - all) / per_row) : 1;
   /* roundings to whole cache lines can make that a little too many */
   while (most > 1 && lay_device(w, NULL, most) > budget) most--;
@@ -125,6 +146,8 @@ static ms_status reserve_host(ms_head_workspace *s, size_t bytes) {
 static ms_status plan(ms_head_work *w, const ms_head_call *call, ms_head_workspace *from) {
   memset(w, 0, sizeof *w);
   w->call = call;
+  w->tp = call->head.tp ? call->head.tp : ms_group_self();
+  w->phases = w->tp->size > 1 || call->phases;
   MS_TRY(reserve_host(from, lay_host(w, NULL)));
   lay_host(w, from->host);
   list_fulls(w);
@@ -134,6 +157,7 @@ static ms_status plan(ms_head_work *w, const ms_head_call *call, ms_head_workspa
 
 ms_status ms_head_work_begin(ms_head_work *w, const ms_head_call *call, ms_head_workspace *from) {
   MS_TRY(plan(w, call, from));
+  MS_TRY(ms_head_agree(&call->head, &w->size));
   MS_TRY(ms_head_workspace_reserve(from, call->dev, lay_device(w, NULL, w->size)));
   lay_device(w, from->data, w->size);
   return MS_OK;

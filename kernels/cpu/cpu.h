@@ -95,6 +95,7 @@ ms_status MS_KERNEL(scatter)(ms_stream *s, ms_act y, ms_act x, const int32_t *ro
 ms_status MS_KERNEL(topk)(ms_stream *s, const struct ms_topk_args *args);
 ms_status MS_KERNEL(head_loss)(ms_stream *s, const struct ms_head_args *args);
 ms_status MS_KERNEL(sum_squares)(ms_stream *s, double *sum, const float *x, int64_t n);
+ms_status MS_KERNEL(head_join)(ms_stream *s, const struct ms_head_args *args);
 ms_status MS_KERNEL(not_finite)(ms_stream *s, int64_t *at, const void *x, int dtype, int64_t n);
 ms_status MS_KERNEL(adamw)(ms_stream *s, float *w, uint16_t *low, float *m, float *v,
                            const float *g, int64_t n, double lr, double beta1, double beta2,

@@ -8,43 +8,71 @@
 
 #include "../../core/base/memory.h"
 
-static void sparse_terms(const head_plan *p, head_scratch *w, int64_t r, float label_logit,
-                         ms_head_record *record) {
-  const int32_t *slot = w->slot;
-  for (int i = 0; i < p->args->terms; i++) {
-    const ms_head_term *t = &p->args->term[i];
+/* What is said of a row in this phase goes here. */
+static ms_head_record *said(const ms_head_args *a, int64_t r) {
+  int last = a->phase == MS_HEAD_WHOLE || a->phase == MS_HEAD_FINISH;
+  return last ? a->record + r * a->terms : a->part + (a->own * a->rows + r) * a->terms;
+}
+
+/* CE and top-k terms, which have two phases, the first and the last; `label` is its column. */
+static void sparse_terms(const head_plan *p, head_scratch *w, float *z, int64_t r) {
+  const ms_head_args *a = p->args;
+  int64_t from = 0, label = a->label ? head_place(a, a->label[r]) : -1;
+  float label_logit = label < 0 ? -INFINITY : z[label];
+  head_sum_row(p, w, z, r);
+  for (int i = 0; i < a->terms; i++) {
+    const ms_head_term *t = &a->term[i];
     if (p->group[i] >= 0 && head_is_active(t, r)) {
       if (t->kind == MS_TERM_CE)
-        head_ce(p, w, i, r, label_logit, &record[i]);
+        head_ce(p, w, i, r, label_logit, said(a, r) + i);
       else
-        head_topk(p, w, i, slot, r, &record[i]);
+        head_topk(p, w, i, from, r, said(a, r) + i);
     }
-    slot += t->k;
+    from += t->k;
   }
+  if (a->phase == MS_HEAD_SUMS)
+    memcpy(a->support + r * p->support, w->entry, (size_t)p->support * sizeof *w->entry);
+}
+
+/* Terms with full targets that take part in this phase; how many. */
+static int full_terms(const head_plan *p, head_scratch *w, float *z, int64_t r) {
+  const ms_head_args *a = p->args;
+  int selects = a->phase >= MS_HEAD_SELECT && a->phase <= MS_HEAD_GAPS, done = 0;
+  for (int i = 0; i < a->terms; i++)
+    if (a->term[i].source >= 0 && head_is_active(&a->term[i], r) &&
+        (!selects || ms_head_selects(&a->term[i])))
+      head_full(p, w, i, z, r, !done++, a->record + r * a->terms + i, said(a, r) + i);
+  return done;
+}
+
+static void cap_teachers(const ms_head_args *a, int64_t r) {
+  for (int i = 0; i < a->sources; i++) {
+    const ms_head_source *s = &a->source[i];
+    if (s->row[r] >= 0)
+      cap_row(s->logits + (s->row[r] - s->first) * s->stride, NULL, s->vocab, s->scale,
+              s->soft_cap);
+  }
+}
+
+/* The row itself, or but for its last phase a copy: later ones begin with the row as it is. */
+static float *take_row(const ms_head_args *a, head_scratch *w, int64_t r) {
+  float *z = f32(a->logits) + r * a->vocab;
+  int last = a->phase == MS_HEAD_WHOLE || a->phase == MS_HEAD_FINISH;
+  if (!last) z = memcpy(w->copy, z, (size_t)a->vocab * sizeof *z);
+  cap_row(z, last && a->gradient ? w->slope : NULL, a->vocab, a->scale, a->soft_cap);
+  return z;
 }
 
 static void head_row(const head_plan *p, head_scratch *w, int64_t r) {
   const ms_head_args *a = p->args;
-  float *z = f32(a->logits) + r * a->vocab;
-  ms_head_record *record = a->record + r * a->terms;
-  int first = 1;
-  memset(record, 0, (size_t)a->terms * sizeof *record);
-  cap_row(z, a->gradient ? w->slope : NULL, a->vocab, a->scale, a->soft_cap);
-  for (int i = 0; i < a->sources; i++) {
-    const ms_head_source *s = &a->source[i];
-    if (s->row[r] >= 0)
-      cap_row(s->logits + (s->row[r] - s->first) * s->stride, NULL, s->stride, s->scale,
-              s->soft_cap);
-  }
-  for (int i = 0; i < a->terms; i++)
-    if (a->term[i].source >= 0 && head_is_active(&a->term[i], r)) {
-      head_full(p, w, i, z, r, first, &record[i]);
-      first = 0;
-    }
-  float label_logit = a->label ? z[a->label[r]] : 0;
-  head_sum_row(p, w, z, r);
-  sparse_terms(p, w, r, label_logit, record);
-  if (a->gradient) head_finish_row(p, w, z, r, first ? NULL : w->sum);
+  float *z = take_row(a, w, r);
+  int first = a->phase <= MS_HEAD_SUMS,
+      last = a->phase == MS_HEAD_WHOLE || a->phase == MS_HEAD_FINISH;
+  if (a->phase != MS_HEAD_FINISH) memset(said(a, r), 0, (size_t)a->terms * sizeof *a->record);
+  if (first) cap_teachers(a, r);
+  int fulls = full_terms(p, w, z, r);
+  if (first || last) sparse_terms(p, w, z, r);
+  if (last && a->gradient) head_finish_row(p, w, z, r, fulls ? w->sum : NULL);
 }
 
 static void add_totals(const ms_head_args *args, int64_t r) {
@@ -92,6 +120,9 @@ ms_status MS_KERNEL(head_loss)(ms_stream *s, const ms_head_args *args) {
   int threads = omp_get_max_threads();
   MS_TAKES_F32("head_loss", args->logits);
   if (threads > args->rows) threads = (int)args->rows;
+  if (args->phase == MS_HEAD_SELECT)
+    memset(args->bins, 0,
+           (size_t)(head_bins(args, args->rows, 0) - args->bins) * sizeof *args->bins);
   MS_TRY(make_room(&p, args, threads, &room, &each));
 #pragma omp parallel num_threads(threads)
   {
@@ -100,6 +131,7 @@ ms_status MS_KERNEL(head_loss)(ms_stream *s, const ms_head_args *args) {
 #pragma omp for schedule(dynamic, 4)
     for (int64_t r = 0; r < args->rows; r++) head_row(&p, &w, r);
   }
-  for (int64_t r = 0; r < args->rows; r++) add_totals(args, r);
+  if (args->phase == MS_HEAD_WHOLE || args->phase == MS_HEAD_FINISH)
+    for (int64_t r = 0; r < args->rows; r++) add_totals(args, r);
   return MS_OK;
 }

@@ -11,7 +11,10 @@
  * between the two. Terms at other temperatures keep their exponentials in scratch rows.
  *
  * Terms with full targets need the logits intact, so they go first, into a scratch row (`sum`) that
- * the last pass adds. */
+ * the last pass adds.
+ *
+ * Where the vocabulary is in parts, each call does one phase of all terms: the first ones over copies of the
+ * rows, the last one over the rows themselves, whose exponentials it makes again. */
 #ifndef MS_CPU_HEAD_LOSS_H
 #define MS_CPU_HEAD_LOSS_H
 #include <string.h>
@@ -44,6 +47,7 @@ typedef struct head_plan {
 /* One thread's scratch. */
 typedef struct head_scratch {
   float *sum, *slope, *extra, *h; /* rows */
+  float *copy;                    /* a row, in parts */
   float *block_max;               /* [blocks] */
   float *block_sum;               /* [groups, blocks] */
   float *block_scale;             /* [groups, blocks]: exp((its - the range's maximum) inv_t) */
@@ -51,13 +55,16 @@ typedef struct head_scratch {
   int64_t *top;                   /* [ranges]: where the range's maximum is; -1 */
   uint8_t *on;                    /* [groups, ranges]: needed in this row */
   double *factor;                 /* [groups, ranges]: of exp((z - range's maximum) inv_t) */
-  int64_t ids;                    /* U: */
-  int32_t *id;
+  int64_t ids;                    /* U, of this rank's ids: */
+  int32_t *id;                    /* from 0, as columns of the row */
   float *z;
   double *grad;
-  int32_t *mark;  /* [support]: the last term, + 1, whose support has this id */
-  int32_t *slot;  /* [support]: of each term's j-th id, its index in U; terms follow each other */
-  int32_t *table; /* [slots] */
+  int32_t *mark; /* [support]: the last term, + 1, whose support has this id */
+  /* [support], terms following each other: of each term's j-th id its index in U, and its logit; -1, -inf
+   * where it is not this rank's */
+  int32_t *slot;
+  float *entry;
+  int32_t *table;          /* [slots] */
   float *lp, *lq, *dh, *q; /* [longest + 1 + VF_LANES]: the symbols that a term compares */
   int32_t *symbol;         /* their indices in the support; -1: the leftover */
   struct head_candidate {
@@ -68,6 +75,22 @@ typedef struct head_scratch {
 } head_scratch;
 
 static inline int head_is_active(const ms_head_term *t, int64_t r) { return t->weight[r] > 0; }
+
+/* The column of an id; -1: it is not this rank's. */
+static inline int64_t head_place(const ms_head_args *a, int32_t id) {
+  int64_t at = id - a->first_id;
+  return at >= 0 && at < a->vocab ? at : -1;
+}
+
+/* Where a term that looks for a last id has its masses. */
+static inline double *head_bins(const ms_head_args *a, int64_t r, int64_t term) {
+  int64_t at = 0, all = 0;
+  for (int64_t i = 0; i < a->terms; i++) {
+    at += i < term && ms_head_selects(&a->term[i]);
+    all += ms_head_selects(&a->term[i]);
+  }
+  return a->bins + (r * all + at) * MS_HEAD_BINS;
+}
 
 /* The ids of a top-k term's row. */
 static inline const int32_t *head_support(const ms_head_term *t, int64_t r) {
@@ -96,29 +119,30 @@ logsum head_outside(const head_plan *p, const head_scratch *w, int g, int64_t vo
 /* Adds factor * exp((z - max) inv_t) to the gradient of those ids. */
 void head_spread(const head_plan *p, head_scratch *w, int g, int64_t vocab, int32_t mark, float max,
                  double factor);
-/* The student's first largest id below vocab; -1: all are -inf. */
-int64_t head_student_top(const head_plan *p, const head_scratch *w, int g, int64_t vocab);
+/* The student's first largest id below vocab, and its logit; -1: all are -inf. */
+int64_t head_student_top(const head_plan *p, const head_scratch *w, int g, int64_t vocab,
+                         float *logit);
 /* The row's gradient, in place: what was spread, the supports' own, and `sum` (NULL: nothing). */
 void head_finish_row(const head_plan *p, head_scratch *w, float *z, int64_t r, const float *sum);
 
-/* One term of row r, through its phases: head_ce.c, head_topk.c, head_full.c. */
+/* One term of row r, through its phases, or one of them: head_ce.c, head_topk.c, head_full.c. The record is
+ * what is known; the part, which may be the same, is what this rank's ids say. */
 #define head_ce MS_KERNEL(head_ce)
 #define head_topk MS_KERNEL(head_topk)
 #define head_full MS_KERNEL(head_full)
 void head_ce(const head_plan *p, head_scratch *w, int term, int64_t r, float label_logit,
-             ms_head_record *record);
-/* slot[j]: where in U the j-th id of its support is. */
-void head_topk(const head_plan *p, head_scratch *w, int term, const int32_t *slot, int64_t r,
-               ms_head_record *record);
+             ms_head_record *part);
+/* from: where the term's support begins among all. */
+void head_topk(const head_plan *p, head_scratch *w, int term, int64_t from, int64_t r,
+               ms_head_record *part);
 /* Its gradient is added to w->sum, or set where `first`. */
 void head_full(const head_plan *p, head_scratch *w, int term, float *z, int64_t r, int first,
-               ms_head_record *record);
+               ms_head_record *record, ms_head_record *part);
 
 /* head_full.c: a teacher's row against the student's, both as they are. */
 typedef struct head_pair {
   const ms_head_term *t;
-  const float *y; /* the teacher's logits */
-  float *z;
+  const float *y, *z;                              /* the teacher's logits, the student's */
   float inv_t, inv_tt, max_z, max_y, log_z, log_y; /* of the log-sum-exps */
   int nan;
 } head_pair;
@@ -133,13 +157,31 @@ void head_pair_logs(const head_pair *f, int64_t from, int64_t n, float *lp, floa
 /* head_gaps.c: adaptive_kl's gaps |p - q| over head and tail, set in the record, over n symbols of a
  * support, or over a pair of rows; and the weights that follow from them. */
 enum { HEAD_MASS_BINS = 4096 };
+typedef struct head_limit {
+  float lp;     /* of the last id in the head */
+  int64_t ties; /* as many as have that lp are in it, the first ones */
+} head_limit;
 #define head_symbol_gaps MS_KERNEL(head_symbol_gaps)
+#define head_pair_limit MS_KERNEL(head_pair_limit)
 #define head_pair_gaps MS_KERNEL(head_pair_gaps)
 void head_symbol_gaps(head_scratch *w, const int32_t *id, int32_t n, double alpha,
                       ms_head_record *record);
-void head_pair_gaps(const head_pair *f, head_scratch *w, ms_head_record *record);
+head_limit head_pair_limit(const head_pair *f, head_scratch *w);
+void head_pair_gaps(const head_pair *f, head_limit limit, ms_head_record *part);
+/* In parts: masses by the byte of lp that is sought in a round, of the ids that agree with what was found
+ * before; how many have the last id's lp; and what follows from the sums over all parts. */
+#define head_select MS_KERNEL(head_select)
+#define head_count_ties MS_KERNEL(head_count_ties)
+#define head_join_select MS_KERNEL(head_join_select)
+#define head_join_ties MS_KERNEL(head_join_ties)
+void head_select(const head_pair *f, const ms_head_record *record, int round, double *bins);
+void head_count_ties(const head_pair *f, const ms_head_record *record, ms_head_record *part);
+void head_join_select(double alpha, int round, const double *bins, ms_head_record *record);
+/* `all` ids have it, `before` of them on ranks before this one, `own` on this one. */
+void head_join_ties(double alpha, int64_t all, int64_t before, int64_t own, ms_head_record *record);
 static inline void head_weigh_gaps(const ms_head_record *record, objective_args *o) {
-  double head = record->head_gap, tail = record->tail_gap;
+  /* what was taken out of the tail again may have been a little more than was in it */
+  double head = record->head_gap, tail = fmax(record->tail_gap, 0);
   int none = head == 0 && tail == 0;
   o->forward = none ? 0.5f : (float)(head / (head + tail));
   o->reverse = none ? 0.5f : (float)(tail / (head + tail));

@@ -10,7 +10,7 @@ static int group_of(head_plan *p, float inv_t) {
 
 static void add_bound(head_plan *p, int64_t bound) {
   int i = p->ranges;
-  for (; i > 0 && p->bound[i] >= bound; i--)
+  for (; i >= 0 && p->bound[i] >= bound; i--)
     if (p->bound[i] == bound) return;
   for (int j = p->ranges++; j > i; j--) p->bound[j + 1] = p->bound[j];
   p->bound[i + 1] = bound;
@@ -60,9 +60,10 @@ size_t head_plan_make(head_plan *p, const ms_head_args *a, char *base) {
   return bytes;
 }
 
-static int pair_has_gaps(const ms_head_args *a) {
-  for (int i = 0; i < a->terms; i++)
-    if (a->term[i].kind == MS_TERM_KD && a->term[i].source >= 0 && a->term[i].gaps) return 1;
+/* Whether the ids of a head are looked for in whole rows. */
+static int sorts_ids(const ms_head_args *a) {
+  for (int i = 0; i < a->terms && a->phase == MS_HEAD_WHOLE; i++)
+    if (ms_head_selects(&a->term[i])) return 1;
   return 0;
 }
 
@@ -71,9 +72,10 @@ size_t head_scratch_lay(head_scratch *w, const head_plan *p, char *base) {
   size_t u = 0, row = (size_t)a->vocab * sizeof(float), g = (size_t)p->groups,
          r = (size_t)p->ranges;
   size_t b = (size_t)p->blocks, k = (size_t)p->support, s = (size_t)p->longest + 1 + VF_LANES;
-  int gaps = pair_has_gaps(a);
+  int gaps = sorts_ids(a);
   w->sum = ms_cut(base, &u, p->full ? row : 0);
   w->h = ms_cut(base, &u, p->full ? row + VF_LANES * sizeof(float) : 0);
+  w->copy = ms_cut(base, &u, a->phase == MS_HEAD_WHOLE ? 0 : row);
   w->slope = ms_cut(base, &u, a->soft_cap > 0 ? row : 0);
   w->extra = ms_cut(base, &u, g > 1 ? (g - 1) * row : 0);
   w->block_max = ms_cut(base, &u, b * sizeof *w->block_max);
@@ -88,6 +90,7 @@ size_t head_scratch_lay(head_scratch *w, const head_plan *p, char *base) {
   w->grad = ms_cut(base, &u, k * sizeof *w->grad);
   w->mark = ms_cut(base, &u, k * sizeof *w->mark);
   w->slot = ms_cut(base, &u, k * sizeof *w->slot);
+  w->entry = ms_cut(base, &u, k * sizeof *w->entry);
   w->table = ms_cut(base, &u, (size_t)p->slots * sizeof *w->table);
   w->lp = ms_cut(base, &u, s * sizeof *w->lp);
   w->lq = ms_cut(base, &u, s * sizeof *w->lq);

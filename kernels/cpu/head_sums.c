@@ -23,27 +23,33 @@ static int32_t place_id(const head_plan *p, head_scratch *w, int32_t id, float z
 /* Collects the ids of all supports and takes them out of the row. */
 static void take_supports(const head_plan *p, head_scratch *w, float *z, int64_t r) {
   int32_t *slot = w->slot;
+  float *entry = w->entry;
   w->ids = 0;
   if (p->slots) memset(w->table, 0, (size_t)p->slots * sizeof *w->table);
   for (int i = 0; i < p->args->terms; i++) {
     const ms_head_term *t = &p->args->term[i];
     if (t->k && head_is_active(t, r)) {
       const int32_t *id = head_support(t, r);
-      for (int32_t j = 0; j < t->k; j++) slot[j] = place_id(p, w, id[j], z[id[j]]);
+      for (int32_t j = 0; j < t->k; j++) {
+        int64_t at = head_place(p->args, id[j]);
+        entry[j] = at < 0 ? -INFINITY : z[at];
+        slot[j] = at < 0 ? -1 : place_id(p, w, (int32_t)at, z[at]);
+      }
     }
     slot += t->k;
+    entry += t->k;
   }
   for (int64_t i = 0; i < w->ids; i++) z[w->id[i]] = -INFINITY;
 }
 
 void head_fetch_supports(const ms_head_args *a, const float *z, int64_t r) {
   if (r >= a->rows) return;
-  if (a->label) __builtin_prefetch(z + a->label[r], 1, 3);
+  if (a->label) __builtin_prefetch(z + a->label[r] - a->first_id, 1, 3);
   for (int i = 0; i < a->terms; i++) {
     const ms_head_term *t = &a->term[i];
     if (!t->k || !head_is_active(t, r)) continue;
     const int32_t *id = head_support(t, r);
-    for (int32_t j = 0; j < t->k && j < 256; j++) __builtin_prefetch(z + id[j], 1, 3);
+    for (int32_t j = 0; j < t->k && j < 256; j++) __builtin_prefetch(z + id[j] - a->first_id, 1, 3);
   }
 }
 
@@ -69,7 +75,7 @@ static float *exps_of(const head_plan *p, const head_scratch *w, float *z, int g
 
 static void sum_block(const head_plan *p, head_scratch *w, float *z, int index) {
   const struct head_block *b = &p->block[index];
-  int keep = p->args->gradient;
+  int keep = p->args->gradient && p->args->phase != MS_HEAD_SUMS;
   float max = block_max(z + b->start, b->size);
   int any = 0;
   w->block_max[index] = max;
@@ -130,7 +136,8 @@ void head_spread(const head_plan *p, head_scratch *w, int g, int64_t vocab, int3
       w->grad[i] += factor * exp_above(w->z[i], max, p->inv_t[g]);
 }
 
-int64_t head_student_top(const head_plan *p, const head_scratch *w, int g, int64_t vocab) {
+int64_t head_student_top(const head_plan *p, const head_scratch *w, int g, int64_t vocab,
+                         float *logit) {
   int64_t top = -1;
   float max = -INFINITY;
   for (int k = 0; k < p->ranges && p->bound[k] < vocab; k++)
@@ -143,7 +150,8 @@ int64_t head_student_top(const head_plan *p, const head_scratch *w, int g, int64
       max = w->z[i];
       top = w->id[i];
     }
-  return top;
+  *logit = max;
+  return top < 0 ? -1 : p->args->first_id + top;
 }
 
 /* ---- the gradient ---- */
@@ -187,12 +195,13 @@ static void finish_block(const head_plan *p, head_scratch *w, float *z, const fl
 
 void head_finish_row(const head_plan *p, head_scratch *w, float *z, int64_t r, const float *sum) {
   const ms_head_args *a = p->args;
+  int64_t label = a->label ? head_place(a, a->label[r]) : -1;
   for (int i = 0; i < p->blocks; i++) finish_block(p, w, z, sum, i);
   for (int64_t i = 0; i < w->ids; i++)
     z[w->id[i]] = (float)(w->grad[i] + (sum ? sum[w->id[i]] : 0));
   for (int i = 0; i < a->terms; i++)
-    if (a->term[i].kind == MS_TERM_CE && head_is_active(&a->term[i], r))
-      z[a->label[r]] = (float)(z[a->label[r]] - a->term[i].weight[r] * a->term[i].gradient);
+    if (a->term[i].kind == MS_TERM_CE && head_is_active(&a->term[i], r) && label >= 0)
+      z[label] = (float)(z[label] - a->term[i].weight[r] * a->term[i].gradient);
   if (a->scale == 1 && a->soft_cap == 0) return;
   for (int64_t i = 0; i < a->vocab; i++)
     z[i] *= a->soft_cap > 0 ? a->scale * w->slope[i] : a->scale;

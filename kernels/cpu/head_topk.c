@@ -3,7 +3,9 @@
 #include "head_loss.h"
 
 typedef struct support {
-  const int32_t *id, *slot;
+  const int32_t *id;
+  const int32_t *slot; /* -1: another rank's */
+  const float *z;      /* the student's logits, of all ids once they are known */
   const float *log_p;
   float log_rest;
   int32_t symbols; /* the leftover is the last, where it is one */
@@ -43,7 +45,7 @@ static double list_symbols(const head_plan *p, head_scratch *w, const ms_head_te
   int32_t n = 0;
   float inv_t = p->inv_t[g];
   for (int32_t j = 0; j < t->k; j++) {
-    float z = w->z[s->slot[j]];
+    float z = s->z[j];
     if (s->log_p[j] == -INFINITY || z == -INFINITY) {
       mass += exp(logsum_logp(c->student, log_all, z, inv_t)); /* the student alone may have it */
       continue;
@@ -53,7 +55,7 @@ static double list_symbols(const head_plan *p, head_scratch *w, const ms_head_te
     w->lq[n++] = logsum_logp(c->student, log_all, z, inv_t);
   }
   mass += mass_of(w->lq, n);
-  int has_rest = t->k < t->vocab, wants_rest = has_rest && t->tail == MS_TAIL_BUCKET;
+  int wants_rest = t->leftover && t->tail == MS_TAIL_BUCKET;
   if (wants_rest && s->log_rest > -INFINITY && c->rest.max > -INFINITY) {
     w->symbol[n] = -1;
     w->lp[n] = s->log_rest;
@@ -62,7 +64,7 @@ static double list_symbols(const head_plan *p, head_scratch *w, const ms_head_te
   }
   s->symbols = n;
   int left = n < t->k + wants_rest;
-  if (n && (left || (has_rest && t->tail == MS_TAIL_RENORMALIZE))) {
+  if (n && (left || (t->leftover && t->tail == MS_TAIL_RENORMALIZE))) {
     renormalize(w->lp, n);
     renormalize(w->lq, n);
   }
@@ -79,16 +81,13 @@ static int32_t teacher_top(const support *s, int32_t k) {
   return s->id[top];
 }
 
-static void topk_sums(const head_plan *p, head_scratch *w, int term, const support *s,
-                      ms_head_record *c) {
-  const ms_head_term *t = &p->args->term[term];
+/* Over this rank's ids: those outside the support, and the largest of all. */
+static void topk_sums(const head_plan *p, head_scratch *w, int term, ms_head_record *c) {
+  int64_t vocab = p->args->term[term].vocab;
   int g = p->group[term];
-  for (int32_t j = 0; j < t->k; j++) w->mark[s->slot[j]] = term + 1;
-  c->rest = c->student = head_outside(p, w, g, t->vocab, term + 1);
-  for (int32_t j = 0; j < t->k; j++) w->lq[j] = w->z[s->slot[j]];
-  logsum_add(&c->student, logsum_list(NULL, w->lq, NULL, t->k, p->inv_t[g]), p->inv_t[g]);
-  c->student_top = head_student_top(p, w, g, t->vocab);
-  c->teacher_top = teacher_top(s, t->k);
+  c->rest = head_outside(p, w, g, vocab, term + 1);
+  c->student = logsum_none();
+  c->student_top = head_student_top(p, w, g, vocab, &c->student.max);
 }
 
 static void topk_values(const head_plan *p, head_scratch *w, int term, support *s,
@@ -96,6 +95,10 @@ static void topk_values(const head_plan *p, head_scratch *w, int term, support *
   const ms_head_term *t = &p->args->term[term];
   objective_args o = {(float)t->parameter, (float)t->sign_width, 0, 0, 0};
   objective_sums sums = {0, 0, 0, 0};
+  float inv_t = p->inv_t[p->group[term]];
+  c->student = c->rest;
+  logsum_add(&c->student, logsum_list(NULL, s->z, NULL, t->k, inv_t), inv_t);
+  c->teacher_top = teacher_top(s, t->k);
   c->agree = c->student_top == c->teacher_top;
   c->teacher_mass = mass_of(s->log_p, t->k);
   c->student_mass = list_symbols(p, w, t, p->group[term], s, c);
@@ -120,23 +123,30 @@ static void topk_gradient(const head_plan *p, head_scratch *w, int term, const s
   const ms_head_term *t = &p->args->term[term];
   for (int32_t i = 0; i < s->symbols; i++) {
     double d = factor * (w->dh[i] - w->q[i] * c->slope);
-    if (w->symbol[i] >= 0)
-      w->grad[s->slot[w->symbol[i]]] += d;
-    else if (d != 0) /* d = h_B - q_B H is shared out as exp(lq_j - lq_B) */
+    int32_t at = w->symbol[i] < 0 ? -1 : s->slot[w->symbol[i]];
+    if (at >= 0)
+      w->grad[at] += d;
+    else if (w->symbol[i] < 0 && d != 0) /* d = h_B - q_B H is shared out as exp(lq_j - lq_B) */
       head_spread(p, w, p->group[term], t->vocab, term + 1, c->rest.max, d / c->rest.sum);
   }
 }
 
-void head_topk(const head_plan *p, head_scratch *w, int term, const int32_t *slot, int64_t r,
+void head_topk(const head_plan *p, head_scratch *w, int term, int64_t from, int64_t r,
                ms_head_record *c) {
-  const ms_head_term *t = &p->args->term[term];
+  const ms_head_args *a = p->args;
+  const ms_head_term *t = &a->term[term];
   int64_t row = t->row[r] - t->first;
+  const float *z = a->phase == MS_HEAD_FINISH ? a->support + r * p->support : w->entry;
   support s = {.id = head_support(t, r),
-               .slot = slot,
+               .slot = w->slot + from,
+               .z = z + from,
                .log_p = t->log_p + row * t->k,
                .log_rest = t->log_rest[row]};
-  topk_sums(p, w, term, &s, c);
+  for (int32_t j = 0; j < t->k; j++)
+    if (s.slot[j] >= 0) w->mark[s.slot[j]] = term + 1;
+  if (a->phase != MS_HEAD_FINISH) topk_sums(p, w, term, c);
+  if (a->phase == MS_HEAD_SUMS) return;
   topk_values(p, w, term, &s, c);
-  if (p->args->gradient)
+  if (a->gradient)
     topk_gradient(p, w, term, &s, c, t->weight[r] * t->gradient * p->inv_t[p->group[term]]);
 }

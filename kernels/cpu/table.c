@@ -40,6 +40,7 @@ const ms_ops MS_KERNEL(ops) = {
     .scatter = MS_KERNEL(scatter),
     .topk = MS_KERNEL(topk),
     .head_loss = MS_KERNEL(head_loss),
+    .head_join = MS_KERNEL(head_join),
     .sum_squares = MS_KERNEL(sum_squares),
     .not_finite = MS_KERNEL(not_finite),
     .adamw = MS_KERNEL(adamw),

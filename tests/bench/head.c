@@ -91,6 +91,7 @@ static ms_head_term kd(int objective, double t, const float *weight, const int32
                         .weight = weight,
                         .row = row,
                         .k = top ? TOPK : 0,
+                        .leftover = 1,
                         .id = top ? top->id : NULL,
                         .log_p = top ? top->log_p : NULL,
                         .log_rest = top ? top->log_rest : NULL};
@@ -102,7 +103,7 @@ static ms_topk_args teacher(const ms_ops *ops, float *y) {
   must(ms_alloc(ROWS * TOPK * 4, "bench", &id));
   must(ms_alloc(ROWS * TOPK * 4, "bench", &lp));
   must(ms_alloc(ROWS * 4, "bench", &rest));
-  ms_topk_args a = {id, lp, rest, y, ROWS, VOCAB, VOCAB, TOPK, 1, 1, 0};
+  ms_topk_args a = {id, lp, rest, y, ROWS, VOCAB, VOCAB, TOPK, 1, 1, 0, .parts = 1};
   double start = ms_clock();
   must(ops->topk(NULL, &a));
   printf("top-%d with log-sum-exp: %.1f ms\n", TOPK, 1e3 * (ms_clock() - start));
@@ -116,7 +117,7 @@ static void bench_load(const ms_ops *ops, const load *l, float *z, const float *
   void *record;
   double total[3 * MS_HEAD_TOTALS] = {0};
   must(ms_alloc(ROWS * 3 * sizeof(ms_head_record), "bench", &record));
-  ms_head_source source = {y, VOCAB, 1, 0, row, 0};
+  ms_head_source source = {y, VOCAB, VOCAB, 1, 0, row, 0};
   ms_head_args a = {.total = total,
                     .record = record,
                     .logits = ms_act_f32(z),

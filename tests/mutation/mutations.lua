@@ -6,6 +6,7 @@ local rows = { 'ops_rows', 'decoder' }
 local elements = { 'ops_elements', 'decoder' }
 local attention = { 'attention', 'decoder' }
 local head = { 'head' }
+local parts = { 'head_parallel' }
 local files = { 'safetensors', 'model_config', 'weights' }
 local products = { 'gemm', 'gemm.c' }
 local text = { 'tokenizer' }
@@ -281,8 +282,7 @@ return {
     new = 't >= from and t < #tokens - 1 and 1 or 0' },
   { name = 'weights ignored in the gradient', file = 'kernels/cpu/head_ce.c',
     specs = { 'decoder', 'head' },
-    old = 'head_spread(p, w, g, t->vocab, -1, c->student.max, t->weight[r] * t->gradient / c->student.sum);',
-    new = 'head_spread(p, w, g, t->vocab, -1, c->student.max, t->gradient / c->student.sum);' },
+    old = 't->weight[r] * t->gradient / c->student.sum);', new = 't->gradient / c->student.sum);' },
   { name = 'weights ignored in the value', file = 'kernels/cpu/head_loss.c', specs = { 'decoder', 'head' },
     old = 'sum[MS_HEAD_VALUE] += a * (c->value', new = 'sum[MS_HEAD_VALUE] += (c->value' },
   { name = 'the micro-batch\'s own norm', file = 'core/loss/head.c',
@@ -313,7 +313,7 @@ return {
   { name = 'no gradient outside the support', file = 'kernels/cpu/head_topk.c', specs = head,
     old = 'head_spread(p, w, p->group[term], t->vocab, term + 1, c->rest.max, d / c->rest.sum);', new = '(void)0;' },
   { name = 'renormalize does nothing', file = 'kernels/cpu/head_topk.c', specs = head,
-    old = 'if (n && (left || (has_rest && t->tail == MS_TAIL_RENORMALIZE))) {',
+    old = 'if (n && (left || (t->leftover && t->tail == MS_TAIL_RENORMALIZE))) {',
     new = 'if (n && left) {' },
   { name = 'ties of top-k go to the higher id', file = 'kernels/cpu/topk.c', specs = { 'topk' },
     old = 'return z[a] < z[b] || (z[a] == z[b] && a > b);',
@@ -342,7 +342,7 @@ return {
   { name = 'later chunks read the first rows of the target', file = 'core/loss/head.c', specs = head,
     old = 'part.from[on] += part.count[on];', new = 'part.from[on] += 0;' },
   { name = 'threads share the scratch of top-k', file = 'kernels/cpu/topk.c', specs = { 'threads' },
-    old = '(float *)scratch + 2 * blocks * omp_get_thread_num()', new = '(float *)scratch' },
+    old = '(char *)scratch + each * (size_t)omp_get_thread_num()', new = '(char *)scratch' },
   { name = 'an id of two supports counts twice', file = 'kernels/cpu/head_sums.c', specs = head,
     old = 'if (w->id[w->table[at] - 1] == id) return w->table[at] - 1;', new = '' },
   { name = 'padded ids are in the leftover', file = 'kernels/cpu/head_sums.c', specs = head,
@@ -371,9 +371,17 @@ return {
   { name = 'ties of adaptive KL go to the higher id', file = 'kernels/cpu/head_gaps.c',
     specs = { 'objectives' }, old = 'return x->id < y->id ? -1 : x->id > y->id;',
     new = 'return x->id > y->id ? -1 : x->id < y->id;' },
-  { name = 'ties of adaptive KL count in every vector before them', file = 'kernels/cpu/head_gaps.c',
-    specs = { 'objectives' }, old = 'for (int64_t j = i; j < i + VF_LANES && j < n; j++) /* ties',
-    new = 'for (int64_t j = i; j < n; j++) /* ties' },
+  { name = 'parts of a head: one is missing', file = 'core/loss/parts.c', specs = parts,
+    old = 'MS_TRY(ms_head_gather(dev, tp, a->part, (size_t)(rows * a->terms) * sizeof *a->part));',
+    new = '(void)0;' },
+  { name = 'parts of a head: supports are not brought together', file = 'core/loss/parts.c', specs = parts,
+    old = 'which == MS_HEAD_SUMS && ms_head_supports(w)', new = '0' },
+  { name = 'parts of a head: ids are off by one', file = 'core/loss/head.c', specs = parts,
+    old = '.first_id = ms_head_first(&c->head),', new = '.first_id = ms_head_first(&c->head) + 1,' },
+  { name = 'parts of a head: a teacher\'s columns are off by one', file = 'core/loss/workspace.c', specs = parts,
+    old = 'ms_head_first(student) - ms_head_first(h);', new = 'ms_head_first(student) - ms_head_first(h) + 1;' },
+  { name = 'ties of adaptive KL that are beyond its head are in it', file = 'kernels/cpu/head_gaps.c',
+    specs = { 'objectives' }, old = 'ties++ < limit.ties', new = '1' },
 
   -- training ---------------------------------------------------------------------------------
   { name = 'decay on norms and biases', file = 'core/train/optimizer.c', specs = { 'optimizer' },
