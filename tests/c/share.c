@@ -44,7 +44,7 @@ static int all_once(const char *owners, int64_t n) {
 }
 
 static void cut_over(const char *config, int32_t size, int64_t vocab_cut) {
-  ms_model *part[8];
+  ms_model *part[8] = {0};
   for (int32_t r = 0; r < size; r++) {
     ms_group group = {.ops = ms_group_self()->ops, .rank = r, .size = size};
     part[r] = part_of(config, &group, vocab_cut);
