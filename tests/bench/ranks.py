@@ -134,7 +134,11 @@ def start(name, args):
         return Torch(name, me + ["--loop", name, "--folder", args.folder, "--batch", str(args.batch)],
                      env)
     program = os.path.join(ROOT, os.environ.get("MS_BUILD", "build"), "moonstill")
-    command = [program] + (["-n", str(ranks)] if ranks > 1 else [])
+    # mpirun hands the first rank what it reads; `moonstill -n` asks nobody
+    mpirun = ["mpirun", "-q", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    command = (mpirun if ranks > 1 else []) + [program]
+    env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               LUA_PATH="lua/?.lua;lua/?/init.lua;?.lua;;")
     return single.Worker(name, command + ["tests/bench/ranks.lua", args.folder, str(args.batch), name],
                          env)
 
