@@ -43,9 +43,10 @@ static void pass_on(int number) {
   kill((pid_t)child, again ? SIGTERM : SIGUSR1);
 }
 
-/* In a process group of its own: the terminal's Ctrl-C is this process's alone. */
+/* In a process group of its own: the terminal's Ctrl-C is this process's alone. So is what is typed,
+ * since a group in the background that reads it is stopped. */
 static void start_child(char **argv, const sigset_t *mask) {
-  int fd = open("/dev/null", O_RDONLY);
+  int fd = isatty(STDIN_FILENO) ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
   if (fd >= 0) dup2(fd, STDIN_FILENO);
   setpgid(0, 0);
   sigprocmask(SIG_SETMASK, mask, NULL);

@@ -9,7 +9,7 @@
 void ms_rank_start(void);
 /* Adds to the table on top of the stack:
  *   rank_say(line)       writes a line to where the launching program's errors go
- *   run_command(list)    runs a command, which gets no input, until it ends: its exit status, or 128 + N
+ *   run_command(list)    runs a command, which gets the input unless that is a terminal, until it ends: its exit status, or 128 + N
  *                        for signal N, 127 where it cannot be started; and the signal that asked this
  *                        process to end meanwhile, or 0. That is sent on: as SIGUSR1, which mpirun hands to
  *                        every rank, and the second one as SIGTERM, with which it ends them.

@@ -58,6 +58,10 @@ return {
     new = "{ tp = part(shape.tp, at % shape.dp), dp = part(shape.dp, math.floor(at / shape.dp)) }" },
   { name = 'a failed write is not known to other ranks', file = 'lua/moonstill/base/ranks.lua', specs = { 'launch' },
     old = 'self:first(not ok and tostring(value) or nil)', new = 'self:first(nil)' },
+  { name = 'no rank gets the input', file = 'core/launch.c', specs = { 'launch' },
+    old = 'isatty(STDIN_FILENO) ? open', new = '1 ? open' },
+  { name = 'logs of ranks are empty', file = 'lua/moonstill/base/ranks.lua', specs = { 'launch' },
+    old = '  all.prints = true\n', new = '' },
   { name = 'Ctrl-C is not sent on to ranks', file = 'core/launch.c', specs = { 'launch' },
     old = '  kill((pid_t)child, again ? SIGTERM : SIGUSR1);', new = '' },
   -- matrix products ---------------------------------------------------------------------------

@@ -77,7 +77,7 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, validate = 0, dtype = 
   itself = false } -- whether the run validates by itself
 -- What disturbs some steps: no part of the run's settings.
 M.disturbances = { rob_at = 0, rob = '', wait_at = 0, kill_at = 0, unfit_at = 0, interrupt_at = 0, signal = 2,
-  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0, interrupt_in = -1,
+  nan_from = 0, nan_to = 0, wreck_at = 0, wreck_by = 1e6, slow = 0, fail_at = 0, interrupt_in = -1,
   on_rank = -1 }
 for key, value in pairs(M.disturbances) do M.schema[key] = value end
 
@@ -93,6 +93,7 @@ local function disturb(cfg, step)
   if step.number == cfg.unfit_at then step.run.state.mine = print end
   if cfg.slow > 0 then ffi.C.usleep(cfg.slow * 1000) end
   if step.number == cfg.kill_at then ffi.C.kill(ffi.C.getpid(), 9) end
+  if step.number == cfg.fail_at then error 'as it was told' end
   if step.number == cfg.rob_at then os.execute((cfg.rob:gsub('%%', cfg.output))) end
   if step.number == cfg.interrupt_at then ffi.C.kill(ffi.C.getpid(), cfg.signal) end
 end

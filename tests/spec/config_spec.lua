@@ -29,7 +29,7 @@ describe('ms.config', function()
     assert.same({ student = here, output = 'out', epochs = 1, flag = false, rows = { 1 },
       kd = { objective = 'forward_kl', temperature = 1, t_scale = 'auto' }, batch = { tokens = 8192 },
       device = 'cpu', dtype = 'f32', threads = 0, seed = 1, resume = 'auto', max_steps = 0,
-      grid = { tp = 1 } }, cfg)
+      grid = { tp = 1 }, log = 'first' }, cfg)
   end)
 
   it('says what was asked for and does nothing', function()

@@ -97,6 +97,13 @@ describe('ranks that are launched together', function()
     assert.equal('mine\n', tools.read(folder .. '/logs/rank-1.log'))
   end)
 
+  it('hand their input to the first one', function()
+    local code = 'print(io.read "*a")'
+    local words = { environment, program, '-n', 2, '-e', tools.quote(code) }
+    local status, out, err = tools.run('printf "one\\ntwo" | timeout 60 env ' .. table.concat(words, ' '))
+    assert.same({ 0, 'one\ntwo\n', '' }, { status, out, err })
+  end)
+
   it('fail alike where the first one fails to write', function()
     local code = [[
       local ranks = require 'moonstill.base.ranks'.world()
@@ -163,6 +170,24 @@ describe('a run of several ranks', function()
     assert.is_true(status ~= 0 and os.time() - since < 20)
     finished(2, output)
     same_bytes(whole, output)
+  end)
+
+  it('says how each rank goes where that is asked for', function()
+    local output = folder .. '/logged'
+    local _, err = finished(3, output, 'log=all')
+    tools.says('log: ranks 1 to 2 say how they go in ' .. output .. '/logs/rank-N.log', err)
+    for rank = 1, 2 do
+      local log = tools.read(('%s/logs/rank-%d.log'):format(output, rank))
+      tools.says({ ('rank %d of 3, on '):format(rank), '\nstep 1/', 'the student is saved' }, log)
+    end
+    assert.is_false(tools.exists(output .. '/logs/rank-0.log'))
+    same_bytes(one, finished(1, folder .. '/alone', 'log=all'))
+    assert.is_false(tools.exists(folder .. '/alone/logs'))
+    local status
+    status, _, err = run('-n', 2, RECIPE, 'output=' .. output, 'resume=false', 'log=all', 'fail_at=3', 'on_rank=1')
+    assert.equal(1, status)
+    tools.says('moonstill: rank 1: ', err)
+    tools.says('moonstill: tests/programs/run_recipe.lua', tools.read(output .. '/logs/rank-1.log'))
   end)
 
   it('is saved by Ctrl-C, and then goes on, bit for bit', function()

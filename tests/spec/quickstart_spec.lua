@@ -3,7 +3,7 @@ local json = require 'moonstill.base.json'
 local ms = require 'moonstill'
 local tools = require 'tests.support.tools'
 
-local root = select(2, tools.run 'pwd'):gsub('\n', '')
+local root = select(2, tools.run 'pwd -P'):gsub('\n', '') -- as the program says where it is
 local recipe = root .. '/recipes/quickstart.lua'
 
 describe('recipes/quickstart.lua', function()
@@ -12,7 +12,7 @@ describe('recipes/quickstart.lua', function()
     return
   end
 
-  local program = tools.program():find '^/' and tools.program() or root .. '/' .. tools.program()
+  local program = select(2, tools.run('realpath ' .. tools.quote(tools.program()))):gsub('\n', '')
 
   -- Words of a command line in a folder; returns status, stdout, stderr.
   local function command(folder, ...)

@@ -1,6 +1,7 @@
 --- Ranks: processes that work on one run, each making the same calls in the same order. They alone
 --- answer whether this process writes (`ranks.writes`, `ranks:write`) and whether it prints
---- (`ranks.prints`, `ranks:say`): the first one does both.
+--- (`ranks.prints`, `ranks:say`): the first one does both, and others print into files of their own
+--- where they are asked for (`log_in`).
 ---
 --- What depends on more than the configuration, the data and the run's state (a clock, a signal,
 --- what is in a folder) may differ between ranks: all take what the first has, `ranks:first`.
@@ -12,7 +13,12 @@ local printable = require 'moonstill.base.printable'
 local screen = require 'moonstill.base.screen'
 local strict = require 'moonstill.base.strict'
 
-ffi.cdef 'int usleep(unsigned microseconds);'
+ffi.cdef [[
+int usleep(unsigned microseconds);
+int fileno(void *file);
+int dup2(int old, int new);
+int gethostname(char *name, size_t size);
+]]
 
 local M = {}
 
@@ -29,7 +35,7 @@ local group = ffi.new 'ms_group *[1]'
 --- @field rank integer this process's number among them, from 0
 --- @field size integer how many they are
 --- @field writes boolean whether this process is the first of them
---- @field prints boolean whether this process is the first of all there are, the one that prints
+--- @field prints boolean whether this process prints: the first of all there are, or one with a log
 local methods = {}
 
 local class = strict.class('ranks', methods, nil, { 'rank', 'size', 'writes', 'prints' })
@@ -221,6 +227,43 @@ function M.says_why()
   local first = C.ms_group_fails()
   if first == -1 then ffi.C.usleep(2e6) end -- if the first one has ended, so has this one by then
   return first ~= 0
+end
+
+--- The name of this machine.
+--- @return string
+function M.host()
+  local name = ffi.new 'char[256]'
+  return ffi.C.gethostname(name, 255) == 0 and ffi.string(name) or '?'
+end
+
+--- The log of a rank.
+--- @package
+--- @param folder string
+--- @param rank integer|string
+--- @return string path
+function M.log_path(folder, rank) return ('%s/rank-%s.log'):format(folder, rank) end
+
+-- What this process prints goes into a file from now on, behind what is there.
+local function print_into(path)
+  local file, why = io.open(path, 'ab')
+  if not file then error('log: ' .. why, 0) end
+  for _, stream in ipairs { io.stdout, io.stderr } do
+    stream:flush()
+    ffi.C.dup2(ffi.C.fileno(file), ffi.C.fileno(stream))
+  end
+  file:close()
+  io.stdout:setvbuf 'line' -- what a rank that is killed has printed is there
+end
+
+--- Has all ranks but the first, which prints as ever, print into files of a folder that is there. All
+--- ranks call it, before they make what prints.
+--- @package
+--- @param folder string
+function M.log_in(folder)
+  local all = M.world()
+  if all.rank == 0 then return end
+  print_into(M.log_path(folder, all.rank))
+  all.prints = true
 end
 
 --- Writes a file, as a whole or not at all, on the rank that writes; all wait for it.

@@ -15,6 +15,7 @@ local terminal -- see core/prompt.h and core/launch.h
 local function complain(text)
   local message, number = printable(message_of(text)), tonumber(os.getenv 'OMPI_COMM_WORLD_RANK')
   io.stdout:flush()
+  if number and number > 0 then io.stderr:write('moonstill: ', message, '\n') end -- its log, if any
   if number and not require 'moonstill.base.ranks'.says_why() then return end
   if number and number > 0 then
     terminal.rank_say(('moonstill: rank %d: %s'):format(number, message))

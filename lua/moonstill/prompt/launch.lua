@@ -9,11 +9,11 @@ local exit = require 'moonstill.base.exit'
 local fail = require 'moonstill.base.fail'
 local grids = require 'moonstill.base.grid'
 local paths = require 'moonstill.base.paths'
+local ranks = require 'moonstill.base.ranks'
 local screen = require 'moonstill.base.screen'
 
 ffi.cdef [[
 int setenv(const char *name, const char *value, int overwrite);
-int gethostname(char *name, size_t size);
 int getpid(void);
 ]]
 
@@ -25,7 +25,9 @@ moonstill -n N [--logs FOLDER] RECIPE.lua [CONFIG.yaml] [key=value ...]
 Runs a recipe as N ranks on this machine: each takes its part of every step, and
 the first one prints and writes. They share the cores unless OMP_NUM_THREADS
 gives each rank its threads. --logs: what the other ranks would print goes to
-FOLDER/rank-1.log and so on. Ctrl-C saves, as it does without ranks.
+FOLDER/rank-1.log and so on; log=all, a key of every recipe, keeps it beside the
+run. The first one gets the input, unless that is a terminal. Ctrl-C saves, as it
+does without ranks.
 
 Open MPI must be there (Debian: openmpi-bin). Ranks on several machines are
 started by `mpirun` itself: mpirun -np 8 --hostfile HOSTS moonstill RECIPE.lua
@@ -97,11 +99,6 @@ function M.run(prompt, args)
   return signal ~= 0 and status ~= 0 and 128 + signal or status
 end
 
-local function host()
-  local name = ffi.new 'char[256]'
-  return ffi.C.gethostname(name, 255) == 0 and ffi.string(name) or '?'
-end
-
 --- The command `ranks`.
 M.command = { name = 'ranks', usage = '[options]', words = { 0, 0 }, options = grids.options,
   about = [[
@@ -125,7 +122,7 @@ function M.list(args)
   if not ok then command.refuse(M.command, '%s', tostring(grid)) end
   local world, places, rows = grid.world, {}, {}
   for _, place in ipairs(grid:places()) do places[place.rank] = place end
-  local mine = ('%s %d %d'):format(host(), ffi.C.getpid(), C.ms_threads_get())
+  local mine = ('%s %d %d'):format(ranks.host(), ffi.C.getpid(), C.ms_threads_get())
   for rank = 0, world.size - 1 do
     local name, process, threads = world:from(rank, mine):match '^(%S+) (%d+) (%d+)$'
     local at = places[rank] or { dp = '-', tp = '-' }

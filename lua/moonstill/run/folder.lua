@@ -1,10 +1,12 @@
 --- The output folder of a run: one of its ranks makes it, and locks it for all of them, so that no
 --- other run writes into it.
+local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local exit = require 'moonstill.base.exit'
 local lock = require 'moonstill.run.lock'
+local ranks = require 'moonstill.base.ranks'
 
 local M = {}
 
@@ -22,12 +24,49 @@ local function take(run)
   return process
 end
 
---- Makes the folder and takes its lock; an error when another run has it.
+local PATIENCE = 5 -- seconds until a file that one machine has made must be seen on the others
+
+-- A file of a new name in the folder, of which no other folder can have one.
+local function make_mark(output)
+  local source = assert(io.open('/dev/urandom', 'rb'))
+  local name = source:read(8):gsub('.', function(c) return ('%02x'):format(c:byte()) end)
+  source:close()
+  local path = output .. '/.moonstill-seen-' .. name
+  check.file(C.ms_file_write(path, '', 0))
+  return path
+end
+
+local function is_seen(path)
+  local since = C.ms_clock()
+  while C.ms_path_kind(path) == 0 do
+    if C.ms_clock() - since > PATIENCE then return false end
+    ffi.C.usleep(1e5)
+  end
+  return true
+end
+
+local function remove(path) os.remove(path) end
+
+-- What one rank writes, the others read: all must have the same folder.
+local function check_shared(run)
+  local all = run.ranks
+  if all.size == 1 then return end
+  local path = all:write(make_mark, run.output)
+  local blind = all:most(is_seen(path) and -1 or all.rank)
+  all:write(remove, path)
+  if blind < 0 then return end
+  fail('run.open: rank %d, on %s, does not see what rank 0, on %s, writes into %s: the output must '
+    .. 'be a folder that all machines share', blind, all:from(blind, ranks.host()),
+    all:first(ranks.host()), run.output)
+end
+
+--- Makes the folder and takes its lock; an error when another run has it, or some rank does not see
+--- it.
 --- @param run ms_run
 function M.take(run)
   local process = run.ranks:write(take, run)
   run.locked = not process
-  if not process then return end
+  if not process then return check_shared(run) end
   fail('run.open: another run is in the folder %s%s: wait for its end, or give another output',
     run.output, process_text(process))
 end

@@ -76,7 +76,7 @@ local methods = {}
 -- What a run has at times.
 local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
   fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
-  metrics = true, noted = true, optimizer = true, plan = true, planned = true, schedules = true,
+  metrics = true, noted = true, optimizer = true, plan = true, planned = true, quiet = true, schedules = true,
   schedule_names = true, total_before = true, validation = true },
   { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
 
@@ -321,14 +321,28 @@ local function new_run(cfg, o, options)
     grid = options.student:grid(),
     fingerprint = data.fingerprint and data:fingerprint(),
     every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
-    progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
+    quiet = options.quiet, progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
   run.step = steps.new(run)
   run.state = strict.mark('state', { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0,
     skips = 0, skipped = 0, empty = 0, still = 0, far = 0, ruined = 0, sound = 0 })
   return run
 end
 
-local function make_checkpoints_folder(run) check.file(C.ms_dir_make(run.checkpoints)) end
+local function make_folder(path) check.file(C.ms_dir_make(path)) end
+
+-- What each rank but the first says goes into a file of its own.
+local function open_logs(run)
+  local all, logs = run.ranks, run.output .. '/logs'
+  if run.cfg.log ~= 'all' or all.size == 1 then return end
+  all:write(make_folder, logs)
+  run:say(('log: ranks 1 to %d say how they go in %s'):format(all.size - 1,
+    ranks.log_path(logs, 'N')))
+  ranks.log_in(logs)
+  if all.rank == 0 then return end
+  run.progress = progress.new(all, { quiet = run.quiet })
+  run:say(('rank %d of %d, on %s, %s'):format(all.rank, all.size, ranks.host(),
+    os.date '%Y-%m-%d %H:%M:%S'))
+end
 
 -- The student's folder, and those of checkpoints, say how the data's turns are written.
 local function keep_template(run)
@@ -348,6 +362,7 @@ end
 
 -- Everything that can fail once the folder is the run's.
 local function start(run)
+  open_logs(run)
   check_ranks(run)
   run.state.total = count_steps(run)
   run.student:add_ends(run.data.chat and run.data.chat.stop or {})
@@ -356,7 +371,7 @@ local function start(run)
   checkpoints.clean(run)
   finished.check(run)
   checkpoints.resume(run)
-  run.ranks:write(make_checkpoints_folder, run)
+  run.ranks:write(make_folder, run.checkpoints)
   run:plan_epoch(run.state.epoch)
   run.metrics = metrics.open(run.output .. '/metrics.jsonl', run.state.step, run.ranks,
     function(line) run:say(line) end)

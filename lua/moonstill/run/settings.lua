@@ -34,11 +34,13 @@ M.options = schema.new('run.open', {
   recompute = model.options.recompute, frozen = model.options.frozen,
   data = dataset.options, batch = packing.options, kd = kd.options, optim = optim,
   checkpoint = checkpoints.options, grid = grid.options,
+  log = schema.one_of({ 'first', 'all' }, 'first', 'which ranks say how they go: the first one, or '
+    .. 'the others too, in logs/rank-N.log of the output'),
 })
 
 --- The keys that every recipe has.
 M.common = { device = option('cpu', nil, 'string'), threads = 0, seed = 1, resume = 'auto',
-  max_steps = 0, grid = grid.options {},
+  max_steps = 0, grid = grid.options {}, log = 'first',
   dtype = schema.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters') }
 
 return M

@@ -75,7 +75,8 @@ end
 -- opening ----------------------------------------------------------------------------------------
 
 -- What of every recipe's configuration changes no number.
-local FREE = { output = true, resume = true, threads = true, max_steps = true }
+local FREE = { output = true, resume = true, threads = true, max_steps = true, grid = true,
+  log = true }
 
 --- The part of a configuration that may change what comes out.
 --- @param cfg table
