@@ -47,17 +47,31 @@ typedef struct ms_host {
 } ms_host;
 
 /* A backend is a function of this type. Core refuses a table of another version or size. */
-enum { MS_OPS_VERSION = 1 };
+enum { MS_OPS_VERSION = 2 };
 typedef const struct ms_ops *ms_backend(const ms_host *host);
 
 /* The rows of an attention call, THD form: segment i is rows start[i] .. start[i+1], `longest` the most
- * that one has. window 0 is none, otherwise position t sees t-window+1 .. t. */
+ * that one has. window 0 is none, otherwise position t sees t-window+1 .. t.
+ *
+ * `group` heads share a key/value head, in order. Where the heads are a part of a model's they may begin
+ * and end inside a group: the first one here is number `shift` of its group. */
 typedef struct ms_attention_shape {
   int64_t tokens, segments, longest;
   int32_t heads, kv_heads, head_dim, window;
+  int32_t group, shift; /* kv_heads = (shift + heads - 1) / group + 1 */
   float scale;
   float soft_cap; /* scores s become c tanh(s / c) after `scale`; 0 for none */
 } ms_attention_shape;
+static inline int32_t ms_kv_head(const ms_attention_shape *a, int32_t head) {
+  return (head + a->shift) / a->group;
+}
+
+/* Rows of which not all columns are here: what a norm must know of the others. */
+typedef struct ms_norm_part {
+  const float *sum; /* [rows], of whole rows: forwards of x^2, backwards of dy x (w + offset) */
+  int64_t width;    /* columns of whole rows */
+  int64_t copied;   /* leading columns here that another part has too, where they are counted */
+} ms_norm_part;
 
 /* What gates the MLP. */
 enum { MS_SILU, MS_GELU_TANH };
@@ -102,19 +116,28 @@ typedef struct ms_ops {
   ms_status (*bias)(ms_stream *s, ms_act y, const void *b, int b_dtype, int64_t rows, int64_t cols);
   ms_status (*bias_db)(ms_stream *s, float *db, ms_act dy, int64_t rows, int64_t cols);
 
-  /* y[t,:] = scale w[token[t],:]; dw[token[t],:] += scale dy[t,:] in order of t */
+  /* y[t,:] = scale w[token[t] - first,:]; dw[token[t] - first,:] += scale dy[t,:] in order of t. w and
+   * dw have the rows of `vocab` ids (0 is possible): another id's y is zeros, its dy goes nowhere. */
   ms_status (*embed)(ms_stream *s, ms_act y, const int32_t *token, const void *w, int w_dtype,
-                     int64_t tokens, int64_t width, float scale);
+                     int64_t tokens, int64_t width, int64_t first, int64_t vocab, float scale);
   ms_status (*embed_dw)(ms_stream *s, float *dw, ms_act dy, const int32_t *token, int64_t tokens,
-                        int64_t width, int64_t vocab, float scale);
+                        int64_t width, int64_t first, int64_t vocab, float scale);
 
   /* y[r,:] = x[r,:] * (w + offset) / sqrt(mean(x[r,:]^2) + eps); rstd[r] keeps 1/sqrt (NULL: not
-   * wanted). y may be x. dx may be dy; dw is added to (NULL: frozen). */
+   * wanted). y may be x. dx may be dy; dw is added to (NULL: frozen). `part` NULL: rows are whole.
+   * Otherwise the sums of whole rows are made of those of all parts by row_dot: forwards of x and x
+   * without the columns that are copied, backwards of dy, x and w with them, since of a copied column
+   * each part has the dy of its own uses. dx and dw of such a column are then to be added up too: what
+   * comes from the mean is in the part alone that counts it. */
   ms_status (*rmsnorm)(ms_stream *s, ms_act y, float *rstd, ms_act x, const void *w, int w_dtype,
-                       int64_t rows, int64_t cols, float eps, float offset);
+                       int64_t rows, int64_t cols, float eps, float offset,
+                       const ms_norm_part *part);
   ms_status (*rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act dy, ms_act x,
                                 const float *rstd, const void *w, int w_dtype, int64_t rows,
-                                int64_t cols, float offset, int add);
+                                int64_t cols, float offset, int add, const ms_norm_part *part);
+  /* sum[r] = sum over from <= c < cols of a[r,c] b[r,c] (w[c] + offset), w NULL: of a b */
+  ms_status (*row_dot)(ms_stream *s, float *sum, ms_act a, ms_act b, const void *w, int w_dtype,
+                       int64_t rows, int64_t cols, int64_t from, float offset);
 
   /* Rotates the first `rotary` of head_dim in halves (i, i + rotary/2), in place; cosine and sine
    * are tables f32 [positions, rotary/2], position[tokens]. `sign` -1 is the backward pass. */

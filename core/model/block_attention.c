@@ -17,6 +17,7 @@ static ms_attention_shape shape_of(const ms_pass *pass, int32_t l) {
       .kv_heads = c->kv_heads,
       .head_dim = c->head_dim,
       .window = c->window[l],
+      .group = c->heads / c->kv_heads,
       .scale = c->attention_scale,
       .soft_cap = c->attention_cap,
   };

@@ -21,7 +21,7 @@ ms_status ms_pass_forward(ms_pass *pass, ms_act *hidden) {
   const struct ms_activations *a = pass->act;
   MS_TRY(ms_weights_ready(m, -1));
   MS_TRY(MS_OP(m->dev, embed, a->layer[0].x[MS_ATTENTION], a->token, m->embed.w, m->dtype,
-               pass->tokens, c->hidden_size, ms_embed_scale(m)));
+               pass->tokens, c->hidden_size, 0, c->vocab, ms_embed_scale(m)));
   for (int32_t l = 0; l < c->layers; l++) {
     MS_TRY(ms_weights_ready(m, l));
     MS_TRY(ms_layer_forward(pass, l,
@@ -45,6 +45,6 @@ ms_status ms_pass_backward(const ms_pass *pass) {
     MS_TRY(ms_gradients_ready(pass->model, l));
   }
   if (!m->embed.g) return MS_OK;
-  return MS_OP(m->dev, embed_dw, m->embed.g, a->d_stream, a->token, pass->tokens, c->hidden_size,
+  return MS_OP(m->dev, embed_dw, m->embed.g, a->d_stream, a->token, pass->tokens, c->hidden_size, 0,
                c->vocab, ms_embed_scale(m));
 }

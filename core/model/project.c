@@ -19,11 +19,11 @@ ms_status ms_project_backward(const ms_model *m, ms_into dx, ms_slice w, ms_slic
 ms_status ms_norm(const ms_model *m, ms_act y, float *rstd, ms_act x, ms_slice w, int64_t rows,
                   int64_t cols) {
   return MS_OP(m->dev, rmsnorm, y, rstd, x, w.w, m->dtype, rows, cols, m->config.eps,
-               m->config.norm_offset);
+               m->config.norm_offset, NULL);
 }
 
 ms_status ms_norm_backward(const ms_model *m, ms_into dx, ms_act dy, ms_act x, const float *rstd,
                            ms_slice w, int64_t rows, int64_t cols) {
   return MS_OP(m->dev, rmsnorm_backward, dx.at, w.g, dy, x, rstd, w.w, m->dtype, rows, cols,
-               m->config.norm_offset, dx.add);
+               m->config.norm_offset, dx.add, NULL);
 }

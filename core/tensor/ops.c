@@ -142,7 +142,7 @@ ms_status ms_embed(ms_tensor *y, const ms_tensor *token, const ms_tensor *w, dou
   MS_TRY(want("embed", "y", w, y, MS_F32, SHAPE(token->shape[0], w->shape[1])));
   MS_TRY(want_indices("embed", "token", token, w->shape[0], 0));
   return MS_OP(w->dev, embed, ms_tensor_act(y), token->data, w->data, w->dtype, y->shape[0],
-               y->shape[1], (float)scale);
+               y->shape[1], 0, w->shape[0], (float)scale);
 }
 
 ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token, double scale) {
@@ -152,7 +152,7 @@ ms_status ms_embed_dw(ms_tensor *dw, const ms_tensor *dy, const ms_tensor *token
   MS_TRY(want("embed_dw", "dy", dw, dy, MS_F32, SHAPE(token->shape[0], dw->shape[1])));
   MS_TRY(want_indices("embed_dw", "token", token, dw->shape[0], 0));
   return MS_OP(dw->dev, embed_dw, dw->data, ms_tensor_act(dy), token->data, dy->shape[0],
-               dy->shape[1], dw->shape[0], (float)scale);
+               dy->shape[1], 0, dw->shape[0], (float)scale);
 }
 
 ms_status ms_gather(ms_tensor *y, const ms_tensor *x, const ms_tensor *row) {
@@ -186,7 +186,7 @@ ms_status ms_rmsnorm(ms_tensor *y, ms_tensor *rstd, const ms_tensor *x, const ms
   MS_TRY(want("rmsnorm", "w", x, w, WEIGHT, SHAPE(x->shape[1])));
   if (rstd) MS_TRY(want("rmsnorm", "rstd", x, rstd, MS_F32, SHAPE(x->shape[0])));
   return MS_OP(x->dev, rmsnorm, ms_tensor_act(y), rstd ? rstd->data : NULL, ms_tensor_act(x),
-               w->data, w->dtype, x->shape[0], x->shape[1], (float)eps, (float)offset);
+               w->data, w->dtype, x->shape[0], x->shape[1], (float)eps, (float)offset, NULL);
 }
 
 ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy, const ms_tensor *x,
@@ -202,7 +202,7 @@ ms_status ms_rmsnorm_backward(ms_tensor *dx, ms_tensor *dw, const ms_tensor *dy,
   if (dw) MS_TRY(want(op, "dw", x, dw, MS_F32, SHAPE(x->shape[1])));
   return MS_OP(x->dev, rmsnorm_backward, ms_tensor_act(dx), dw ? dw->data : NULL, ms_tensor_act(dy),
                ms_tensor_act(x), rstd->data, w->data, w->dtype, x->shape[0], x->shape[1],
-               (float)offset, add);
+               (float)offset, add, NULL);
 }
 
 ms_status ms_rope(ms_tensor *x, const ms_tensor *position, const ms_tensor *cosine,
@@ -272,6 +272,7 @@ static ms_status check_attention(const char *op, const ms_tensor *q, const ms_te
                             .kv_heads = (int32_t)k->shape[1],
                             .head_dim = (int32_t)q->shape[2],
                             .window = window,
+                            .group = (int32_t)(q->shape[1] / k->shape[1]),
                             .scale = (float)scale,
                             .soft_cap = (float)soft_cap};
   return MS_OK;
@@ -348,6 +349,7 @@ ms_status ms_attention_cached(ms_tensor *y, const ms_tensor *q, const ms_tensor 
                           .heads = (int32_t)q->shape[1],
                           .kv_heads = (int32_t)k->shape[2],
                           .head_dim = (int32_t)q->shape[2],
+                          .group = (int32_t)(q->shape[1] / k->shape[2]),
                           .scale = (float)scale,
                           .soft_cap = (float)soft_cap};
   return MS_OP(q->dev, attention_cached, ms_tensor_act(y), ms_tensor_act(q), ms_tensor_act(k),

@@ -74,7 +74,7 @@ static void forward_tile(const forward_call *f, forward_scratch *s, int64_t star
   const ms_attention_shape *a = f->shape;
   int dim = a->head_dim, wide = (rows + VF_LANES - 1) / VF_LANES;
   int64_t at = (t * a->heads + head) * dim, row = (int64_t)a->heads * dim;
-  int64_t key_row = (int64_t)a->kv_heads * dim, lane = head / (a->heads / a->kv_heads) * dim;
+  int64_t key_row = (int64_t)a->kv_heads * dim, lane = ms_kv_head(a, head) * dim;
   float *q = s->array, *y = q + dim * TILE, *near = y + dim * TILE;
 
   transpose_in(q, f->q + at, row, rows, dim, a->scale);

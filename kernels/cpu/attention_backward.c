@@ -110,7 +110,7 @@ static void backward_pair(const backward_call *f, backward_tile *b, int64_t k, i
   const ms_attention_shape *a = f->shape;
   int dim = a->head_dim, wide = (b->rows + VF_LANES - 1) / VF_LANES, lanes = wide * VF_LANES;
   int64_t row = (int64_t)a->kv_heads * dim;
-  int64_t at = k * row + b->head / (a->heads / a->kv_heads) * dim;
+  int64_t at = k * row + ms_kv_head(a, b->head) * dim;
   int64_t step;
   const float *value = near_rows(b->near, f->v + at, row, keys, dim, &step);
   tile_product scores = {.out = b->ds,
@@ -173,14 +173,22 @@ static void backward_queries(const backward_call *f, backward_tile *b, int64_t s
                 rows, a->head_dim);
 }
 
+/* The heads here that share a key/value head. */
+static int first_head(const ms_attention_shape *a, int kv_head) {
+  return kv_head ? kv_head * a->group - a->shift : 0;
+}
+static int end_head(const ms_attention_shape *a, int kv_head) {
+  return kv_head + 1 < a->kv_heads ? first_head(a, kv_head + 1) : a->heads;
+}
+
 /* One tile of keys against all queries that see any of it, of all heads that share it. */
 static void backward_keys(const backward_call *f, backward_tile *b, int64_t start, int64_t end,
                           int64_t k, int kv_head) {
   const ms_attention_shape *a = f->shape;
-  int group = a->heads / a->kv_heads, keys = count(k, end);
+  int keys = count(k, end);
   int64_t last =
       a->window && k + keys - 2 + a->window < end - 1 ? k + keys - 2 + a->window : end - 1;
-  for (int h = kv_head * group; h < (kv_head + 1) * group; h++)
+  for (int h = first_head(a, kv_head); h < end_head(a, kv_head); h++)
     for (int64_t t = start + (k - start) / TILE * TILE; t <= last; t += TILE) {
       load_queries(f, b, t, count(t, end), h);
       backward_pair(f, b, k, keys, DKV);
@@ -190,11 +198,10 @@ static void backward_keys(const backward_call *f, backward_tile *b, int64_t star
 /* A thread's share where tasks are segments and kv_heads. */
 static void many_tasks(const backward_call *f, backward_tile *b, const int32_t *segment_start) {
   const ms_attention_shape *a = f->shape;
-  int group = a->heads / a->kv_heads;
 #pragma omp for schedule(dynamic) collapse(2) nowait
   for (int64_t g = 0; g < a->segments; g++)
     for (int32_t kv = 0; kv < a->kv_heads; kv++)
-      for (int h = kv * group; b && h < (kv + 1) * group; h++)
+      for (int h = first_head(a, kv); b && h < end_head(a, kv); h++)
         for (int64_t t = segment_start[g]; t < segment_start[g + 1]; t += TILE)
           backward_queries(f, b, segment_start[g], segment_start[g + 1], t, h, DQ | DKV);
 }

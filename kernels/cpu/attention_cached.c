@@ -64,14 +64,13 @@ ms_status MS_KERNEL(attention_cached)(ms_stream *s, ms_act y, ms_act q, ms_act k
                                       const int32_t *length, int64_t capacity,
                                       const ms_attention_shape *a) {
   MS_TAKES_F32("attention_cached", y, q, k, v);
-  int32_t group = a->heads / a->kv_heads;
   int64_t stride = (int64_t)a->kv_heads * a->head_dim, keys = 0;
   for (int64_t r = 0; r < a->tokens; r++) keys += length[r];
 #pragma omp parallel for schedule(dynamic) \
     collapse(2) if (keys * a->heads * a->head_dim > MS_SERIAL)
   for (int64_t r = 0; r < a->tokens; r++)
     for (int32_t h = 0; h < a->heads; h++) {
-      int64_t key = (slot[r] * capacity + first[r]) * stride + (h / group) * a->head_dim;
+      int64_t key = (slot[r] * capacity + first[r]) * stride + ms_kv_head(a, h) * a->head_dim;
       int64_t at = (r * a->heads + h) * a->head_dim;
       one_row(f32(y) + at, f32(q) + at, f32(k) + key, f32(v) + key, length[r], stride, a);
     }

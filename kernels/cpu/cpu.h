@@ -63,14 +63,20 @@ ms_status MS_KERNEL(bias)(ms_stream *s, ms_act y, const void *b, int b_dtype, in
                           int64_t cols);
 ms_status MS_KERNEL(bias_db)(ms_stream *s, float *db, ms_act dy, int64_t rows, int64_t cols);
 ms_status MS_KERNEL(embed)(ms_stream *s, ms_act y, const int32_t *token, const void *w, int w_dtype,
-                           int64_t tokens, int64_t width, float scale);
+                           int64_t tokens, int64_t width, int64_t first, int64_t vocab,
+                           float scale);
 ms_status MS_KERNEL(embed_dw)(ms_stream *s, float *dw, ms_act dy, const int32_t *token,
-                              int64_t tokens, int64_t width, int64_t vocab, float scale);
+                              int64_t tokens, int64_t width, int64_t first, int64_t vocab,
+                              float scale);
 ms_status MS_KERNEL(rmsnorm)(ms_stream *s, ms_act y, float *rstd, ms_act x, const void *w,
-                             int w_dtype, int64_t rows, int64_t cols, float eps, float offset);
+                             int w_dtype, int64_t rows, int64_t cols, float eps, float offset,
+                             const ms_norm_part *part);
 ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act dy, ms_act x,
                                       const float *rstd, const void *w, int w_dtype, int64_t rows,
-                                      int64_t cols, float offset, int add);
+                                      int64_t cols, float offset, int add,
+                                      const ms_norm_part *part);
+ms_status MS_KERNEL(row_dot)(ms_stream *s, float *sum, ms_act a, ms_act b, const void *w,
+                             int w_dtype, int64_t rows, int64_t cols, int64_t from, float offset);
 ms_status MS_KERNEL(rope)(ms_stream *s, ms_act x, const int32_t *position, const float *cosine,
                           const float *sine, int64_t tokens, int32_t heads, int32_t head_dim,
                           int32_t rotary, int sign);

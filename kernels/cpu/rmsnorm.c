@@ -27,9 +27,10 @@ static inline float dot3(const float *a, const float *b, const void *w, int w_dt
   return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+/* `sum` of the squares of a whole row, of which `width` is the length. */
 static void forward_row(float *y, float *rstd, const float *x, const void *w, int w_dtype,
-                        int64_t cols, float eps, float offset) {
-  float scale = 1.0f / sqrtf(dot3(x, x, NULL, MS_F32, cols, 0) / (float)cols + eps);
+                        int64_t cols, float eps, float offset, float sum, int64_t width) {
+  float scale = 1.0f / sqrtf(sum / (float)width + eps);
   int64_t c = 0;
   for (; c + VF_LANES <= cols; c += VF_LANES)
     vf_store(y + c, vf_load(x + c) * scale * (vf_load_weight(w, w_dtype, c, VF_LANES) + offset));
@@ -42,21 +43,26 @@ static void forward_row(float *y, float *rstd, const float *x, const void *w, in
 }
 
 ms_status MS_KERNEL(rmsnorm)(ms_stream *s, ms_act y, float *rstd, ms_act x, const void *w,
-                             int w_dtype, int64_t rows, int64_t cols, float eps, float offset) {
+                             int w_dtype, int64_t rows, int64_t cols, float eps, float offset,
+                             const ms_norm_part *part) {
   MS_TAKES_F32("rmsnorm", y, x);
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
-  for (int64_t r = 0; r < rows; r++)
-    forward_row(f32(y) + r * cols, rstd ? rstd + r : NULL, f32(x) + r * cols, w, w_dtype, cols, eps,
-                offset);
+  for (int64_t r = 0; r < rows; r++) {
+    const float *row = f32(x) + r * cols;
+    float sum = part ? part->sum[r] : dot3(row, row, NULL, MS_F32, cols, 0);
+    forward_row(f32(y) + r * cols, rstd ? rstd + r : NULL, row, w, w_dtype, cols, eps, offset, sum,
+                part ? part->width : cols);
+  }
   return MS_OK;
 }
 
-/* With n = x rstd and v = w + offset: dx = rstd (v dy - n mean(v dy n)), dw += dy n. */
-static void backward_row(float *dx, float *dw, const float *dy, const float *x, float rstd,
-                         const void *w, int w_dtype, int64_t cols, float offset, int add) {
-  float mean = dot3(dy, x, w, w_dtype, cols, offset) * rstd / (float)cols;
-  for (int64_t c = 0; c < cols; c += VF_LANES) {
-    int64_t n = cols - c < VF_LANES ? cols - c : VF_LANES;
+/* With n = x rstd and v = w + offset: dx = rstd (v dy - n mean(v dy n)), dw += dy n, of the columns from
+ * `c` up to `end`. */
+static void backward_cols(float *dx, float *dw, const float *dy, const float *x, float rstd,
+                          float mean, const void *w, int w_dtype, int64_t c, int64_t end,
+                          float offset, int add) {
+  for (; c < end; c += VF_LANES) {
+    int64_t n = end - c < VF_LANES ? end - c : VF_LANES;
     vf g = vf_load_n(dy + c, n), norm = vf_load_n(x + c, n) * rstd;
     vf d = vf_fnma(norm, vf_set(mean), g * (vf_load_weight(w, w_dtype, c, n) + offset)) * rstd;
     if (dw) vf_store_n(dw + c, vf_fma(g, norm, vf_load_n(dw + c, n)), n);
@@ -75,22 +81,41 @@ static void add_partials(float *dw, const float *part, int64_t blocks, int64_t c
 
 ms_status MS_KERNEL(rmsnorm_backward)(ms_stream *s, ms_act dx, float *dw, ms_act dy, ms_act x,
                                       const float *rstd, const void *w, int w_dtype, int64_t rows,
-                                      int64_t cols, float offset, int add) {
+                                      int64_t cols, float offset, int add,
+                                      const ms_norm_part *part) {
   MS_TAKES_F32("rmsnorm_backward", dx, dy, x);
-  int64_t blocks = (rows + BLOCK - 1) / BLOCK;
+  int64_t blocks = (rows + BLOCK - 1) / BLOCK, copied = part ? part->copied : 0;
   size_t bytes = (size_t)(blocks * cols) * sizeof(float);
-  void *part = NULL;
+  void *sums = NULL;
   if (dw) {
-    MS_TRY(ms_scratch(bytes, "rmsnorm backward", &part));
-    memset(part, 0, bytes);
+    MS_TRY(ms_scratch(bytes, "rmsnorm backward", &sums));
+    memset(sums, 0, bytes);
   }
 #pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
   for (int64_t b = 0; b < blocks; b++) {
     int64_t end = (b + 1) * BLOCK < rows ? (b + 1) * BLOCK : rows;
-    for (int64_t r = b * BLOCK; r < end; r++)
-      backward_row(f32(dx) + r * cols, dw ? (float *)part + b * cols : NULL, f32(dy) + r * cols,
-                   f32(x) + r * cols, rstd[r], w, w_dtype, cols, offset, add);
+    for (int64_t r = b * BLOCK; r < end; r++) {
+      float *to = f32(dx) + r * cols, *to_dw = dw ? (float *)sums + b * cols : NULL;
+      const float *d = f32(dy) + r * cols, *row = f32(x) + r * cols;
+      float sum = part ? part->sum[r] : dot3(d, row, w, w_dtype, cols, offset);
+      float mean = sum * rstd[r] / (float)(part ? part->width : cols);
+      backward_cols(to, to_dw, d, row, rstd[r], 0, w, w_dtype, 0, copied, offset, add);
+      backward_cols(to, to_dw, d, row, rstd[r], mean, w, w_dtype, copied, cols, offset, add);
+    }
   }
-  if (dw) add_partials(dw, part, blocks, cols);
+  if (dw) add_partials(dw, sums, blocks, cols);
+  return MS_OK;
+}
+
+/* The sums that whole rows make for themselves, of columns from `from` on. */
+ms_status MS_KERNEL(row_dot)(ms_stream *s, float *sum, ms_act a, ms_act b, const void *w,
+                             int w_dtype, int64_t rows, int64_t cols, int64_t from, float offset) {
+  MS_TAKES_F32("row_dot", a, b);
+  const char *weight = w ? (const char *)w + from * (w_dtype == MS_BF16 ? 2 : 4) : NULL;
+#pragma omp parallel for schedule(static) if (rows * cols > MS_SERIAL)
+  for (int64_t r = 0; r < rows; r++) {
+    int64_t at = r * cols + from;
+    sum[r] = dot3(f32(a) + at, f32(b) + at, weight, w_dtype, cols - from, offset);
+  }
   return MS_OK;
 }

@@ -28,6 +28,7 @@ const ms_ops MS_KERNEL(ops) = {
     .embed_dw = MS_KERNEL(embed_dw),
     .rmsnorm = MS_KERNEL(rmsnorm),
     .rmsnorm_backward = MS_KERNEL(rmsnorm_backward),
+    .row_dot = MS_KERNEL(row_dot),
     .rope = MS_KERNEL(rope),
     .max_head_dim = MS_MAX_HEAD_DIM,
     .attention = MS_KERNEL(attention),

@@ -7,6 +7,7 @@ local elements = { 'ops_elements', 'decoder' }
 local attention = { 'attention', 'decoder' }
 local head = { 'head' }
 local parts = { 'head_parallel.c' }
+local kernel_parts = { 'kernel_parts.c' }
 local files = { 'safetensors', 'model_config', 'weights' }
 local products = { 'gemm', 'gemm.c' }
 local text = { 'tokenizer' }
@@ -141,7 +142,7 @@ return {
     old = 'vf_store_n(x + i, vf_fnma(b, s, a * c), n);',
     new = 'vf_store_n(x + i, vf_fma(b, s, a * c), n);' },
   { name = 'rmsnorm without epsilon', file = 'kernels/cpu/rmsnorm.c', specs = rows,
-    old = '/ (float)cols + eps);', new = '/ (float)cols + 0 * eps);' },
+    old = '/ (float)width + eps);', new = '/ (float)width + 0 * eps);' },
   { name = 'window off by one', file = 'kernels/cpu/attention.h', specs = attention,
     old = 'return window ? seen & (after < window) : seen;',
     new = 'return window ? seen & (after <= window) : seen;' },
@@ -260,6 +261,28 @@ return {
     old = 's->top[i] + logf(s->sum[i])', new = 's->top[i]' },
   { name = 'rmsnorm backward without its mean', file = 'kernels/cpu/rmsnorm.c', specs = rows,
     old = 'vf_fnma(norm, vf_set(mean), g', new = 'vf_fnma(norm, vf_set(0 * mean), g' },
+  { name = 'heads of a part begin with a group', file = 'kernels/ops.h', specs = kernel_parts,
+    old = '(head + a->shift) / a->group', new = 'head / a->group' },
+  { name = 'keys of a part are those of heads before it', file = 'kernels/cpu/attention_backward.c',
+    specs = kernel_parts, old = 'kv_head * a->group - a->shift', new = 'kv_head * a->group' },
+  { name = 'heads beyond a part share its last keys', file = 'kernels/cpu/attention_backward.c',
+    specs = kernel_parts, old = 'kv_head + 1 < a->kv_heads ? first_head(a, kv_head + 1) : a->heads',
+    new = 'first_head(a, kv_head) + a->group' },
+  { name = 'a part of the embedding has one id more', file = 'kernels/cpu/embed.c', specs = kernel_parts,
+    old = 'row >= 0 && row < vocab', new = 'row >= 0 && row <= vocab' },
+  { name = 'a part of the embedding learns of one id more', file = 'kernels/cpu/embed.c',
+    specs = kernel_parts, old = 'row < 0 || row >= vocab', new = 'row < 0 || row > vocab' },
+  { name = 'ids of the embedding begin at 0', file = 'kernels/cpu/embed.c', specs = kernel_parts,
+    old = 'int64_t row = token[t] - first;\n    int has', new = 'int64_t row = token[t];\n    int has' },
+  { name = 'a norm\'s copied columns are counted by all', file = 'kernels/cpu/rmsnorm.c',
+    specs = kernel_parts, old = 'int64_t at = r * cols + from;',
+    new = 'int64_t at = r * cols;' },
+  { name = 'a copied column has the mean of all holders', file = 'kernels/cpu/rmsnorm.c',
+    specs = kernel_parts, old = 'rstd[r], 0, w, w_dtype, 0, copied', new = 'rstd[r], mean, w, w_dtype, 0, copied' },
+  { name = 'the gradient of a cut norm has the part\'s width', file = 'kernels/cpu/rmsnorm.c',
+    specs = kernel_parts, old = '(float)(part ? part->width : cols)', new = '(float)cols' },
+  { name = 'a cut norm knows of its part alone', file = 'kernels/cpu/rmsnorm.c', specs = kernel_parts,
+    old = 'part ? part->sum[r] : dot3(row', new = '0 ? part->sum[r] : dot3(row' },
   { name = 'norm weights summed twice', file = 'kernels/cpu/rmsnorm.c', specs = rows,
     old = 'dw[c] += part[b * cols + c];', new = 'dw[c] += 2 * part[b * cols + c];' },
   { name = 'silu\'s derivative is its sigmoid', file = 'kernels/cpu/glu.c', specs = elements,
