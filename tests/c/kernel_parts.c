@@ -565,11 +565,37 @@ static void norms(void) {
   norm_of_one(130, 1024);
 }
 
+/* A rank without rows makes the same calls: what is set becomes 0, what is added to stays. */
+static void no_rows(void) {
+  enum { COLS = 20 };
+  float *x = of(1, COLS), *w = of(2, COLS * COLS), *d = of(3, COLS * COLS), *sum = of(4, COLS);
+  const float *three = of(3, COLS * COLS), *zero = of(0, COLS * COLS);
+  const int32_t *row = NULL;
+  ms_act a = ms_act_f32(x);
+  TEST("no rows");
+  CHECK(ops->rmsnorm(NULL, a, sum, a, w, MS_F32, 0, COLS, eps, 0, NULL) == MS_OK);
+  CHECK(ops->rmsnorm_backward(NULL, a, d, a, a, sum, w, MS_F32, 0, COLS, 0, 0, NULL) == MS_OK);
+  CHECK(ops->row_dot(NULL, sum, a, a, w, MS_F32, 0, COLS, 0, 0) == MS_OK);
+  CHECK(ops->bias(NULL, a, w, MS_F32, 0, COLS) == MS_OK);
+  CHECK(ops->bias_db(NULL, d, a, 0, COLS) == MS_OK);
+  CHECK(ops->add(NULL, a, a, 0, 1) == MS_OK);
+  CHECK(ops->gather(NULL, a, a, row, 0, COLS) == MS_OK);
+  CHECK(ops->scatter(NULL, a, a, row, 0, COLS) == MS_OK);
+  CHECK(ops->linear(NULL, a, a, w, MS_F32, 0, COLS, COLS, 0) == MS_OK);
+  CHECK(ops->linear_dx(NULL, a, a, w, MS_F32, 0, COLS, COLS, 0) == MS_OK);
+  CHECK(ops->linear_dw(NULL, d, a, a, 0, COLS, COLS, 1) == MS_OK);
+  CHECK(!memcmp(d, three, COLS * COLS * sizeof *d) && x[0] == 1 && sum[0] == 4);
+  CHECK(ops->linear_dw(NULL, d, a, a, 0, COLS, COLS, 0) == MS_OK);
+  CHECK(!memcmp(d, zero, COLS * COLS * sizeof *d));
+  free(x), free(w), free(d), free(sum), free((void *)three), free((void *)zero);
+}
+
 int main(void) {
   ops = ms_cpu_backend(&ms_device_host);
   attention();
   TEST("parts of an embedding add up to it, and have the gradients of their rows");
   for (int32_t ranks = 1; ranks <= 5; ranks++) embed_parts(ranks, ranks % 2 ? MS_F32 : MS_BF16);
   norms();
+  no_rows();
   return test_end();
 }
