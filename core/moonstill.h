@@ -184,7 +184,7 @@ ms_group *ms_group_self(void);
  * waits for one that does nothing; MS_GROUP_CHECK=1: all ranks' calls are compared before they begin. */
 ms_status ms_group_world(ms_group **group);
 /* Called by a rank that fails, before it says why: 1 where it is the first one of its machine, 0 where
- * another was, -1 where that is not known. */
+ * another was, -1 where it is the first one but rank 0 is elsewhere, or that is not known. */
 int ms_group_fails(void);
 /* Ends all ranks that this one was launched with, with a status, this one too; alone it does nothing. */
 void ms_group_abort(int status);

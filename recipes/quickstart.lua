@@ -125,7 +125,8 @@ local function train(work, folder, model, data, plan, teacher, distil)
     beta2 = 0.95 }
   local run = ms.run.open({ output = folder, seed = work.seed, epochs = 0, max_steps = plan.steps,
     resume = cfg.resume ~= false and 'auto', log = cfg.log,
-    batch = { tokens = plan.tokens, micro_tokens = plan.tokens }, optim = optim, validate = math.ceil(plan.steps / 10),
+    batch = { tokens = plan.tokens, micro_tokens = plan.tokens }, optim = optim,
+    validate = math.ceil(plan.steps / 10),
     checkpoint = { every = math.ceil(plan.steps / 4), keep = 1 } }, { student = model, data = data,
     carry = work.tokenizer, schedules = { lr = ms.schedule.of(optim) },
     validation = { data = work.valid, teacher = teacher } })

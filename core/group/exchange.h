@@ -55,6 +55,8 @@ void ms_watch_call(const ms_call *c);
 void ms_watch_waits(const ms_call *c, int waits);
 /* A message of this rank's is done. */
 void ms_watch_progress(void);
+/* The first rank of this machine; -1 where ranks are not seen. */
+int32_t ms_watch_first(void);
 /* Looks at the others, once a second while this rank waits: an error where all ranks wait and no message
  * has come anywhere for half a minute, or where none of those that can be seen has done anything for longer
  * than `timeout`. `since` is when this rank began to wait. */
@@ -62,5 +64,23 @@ ms_status ms_watch_look(double since, double timeout);
 
 /* Whether this rank is the first one of its machine that fails; -1 where nobody is seen. */
 int ms_watch_fails(void);
+
+/* ---- beat.c: what ranks of other machines do ---- */
+
+/* What a rank's page says, as its machine tells the others. */
+typedef struct ms_beat {
+  int32_t rank, waits;
+  uint32_t version, messages;
+  int64_t used;
+  ms_call call;
+} ms_beat;
+
+/* Begins to tell other machines, where there are any, and to hear of them. All ranks call it, once their
+ * pages are there; `job` is the name of these. */
+ms_status ms_beat_open(ms_group *world, const char *job);
+/* For beat.c: what to tell of a rank of this machine (0: it is of another one, or its page is just
+ * written), and what was told of another one's. */
+int ms_watch_beat(int32_t rank, ms_beat *out);
+void ms_watch_heard(const ms_beat *beat);
 
 #endif

@@ -1,5 +1,6 @@
 /* watch.c - a page for each rank of a job, in memory that the ranks of a machine share: which call it
- * is in, and whether it waits. So a rank that waits in vain can say what the others wait in.
+ * is in, and whether it waits. So a rank that waits in vain can say what the others wait in. Pages of
+ * other machines' ranks say what was last heard of them (beat.c).
  *
  * A rank that computes uses the processor. While one that is awaited does, a wait may last. */
 #include <fcntl.h>
@@ -17,6 +18,9 @@
 typedef struct page {
   _Atomic uint32_t version;  /* odd while the page is written */
   _Atomic int32_t pid;       /* 0: a rank of another machine */
+  _Atomic double heard;      /* of such a rank: when; 0: never */
+  _Atomic uint32_t beat;     /* the version that was heard of */
+  _Atomic int64_t used;      /* ticks of the processor that it had used */
   _Atomic int32_t failed;    /* in the first page: a rank of this machine has said why it ends */
   _Atomic uint32_t messages; /* how many are done */
   int32_t waits;
@@ -74,6 +78,12 @@ void ms_watch_close(const char *name) {
   unlink(path); /* several ranks do: the first one removes it */
 }
 
+int32_t ms_watch_first(void) {
+  for (int32_t r = 0; pages && r < ranks; r++)
+    if (atomic_load(&pages[r].pid)) return r;
+  return -1;
+}
+
 static void write_page(const ms_call *c, int waits) {
   if (!pages) return;
   page *p = &pages[me];
@@ -95,13 +105,17 @@ void ms_watch_progress(void) {
 static int read_page(int32_t rank, page *out) {
   page *p = &pages[rank];
   uint32_t version = atomic_load(&p->version);
-  if (!atomic_load(&p->pid) || version % 2) return 0;
+  if ((!atomic_load(&p->pid) && atomic_load(&p->heard) == 0) || version % 2) return 0;
   memcpy(out, p, sizeof *out);
   atomic_thread_fence(memory_order_acquire);
   return atomic_load(&p->version) == version;
 }
 
-int ms_watch_fails(void) { return pages ? !atomic_exchange(&pages[0].failed, 1) : -1; }
+int ms_watch_fails(void) {
+  if (!pages) return -1;
+  if (atomic_exchange(&pages[0].failed, 1)) return 0;
+  return atomic_load(&pages[0].pid) ? 1 : -1;
+}
 
 /* Ticks of the processor that a process has used; -1 where that cannot be seen. */
 static int64_t used(int32_t pid) {
@@ -120,6 +134,33 @@ static int64_t used(int32_t pid) {
   return user + system;
 }
 
+int ms_watch_beat(int32_t rank, ms_beat *out) {
+  page p;
+  if (!atomic_load(&pages[rank].pid) || !read_page(rank, &p)) return 0;
+  *out = (ms_beat){.rank = rank,
+                   .waits = p.waits,
+                   .version = p.version,
+                   .messages = p.messages,
+                   .used = used(p.pid),
+                   .call = p.call};
+  return 1;
+}
+
+void ms_watch_heard(const ms_beat *b) {
+  if (b->rank < 0 || b->rank >= ranks || atomic_load(&pages[b->rank].pid)) return;
+  page *p = &pages[b->rank];
+  if (atomic_load(&p->heard) == 0 || atomic_load(&p->beat) != b->version) {
+    atomic_fetch_add(&p->version, 1);
+    p->call = b->call;
+    p->waits = b->waits;
+    atomic_fetch_add(&p->version, 1);
+  }
+  atomic_store(&p->beat, b->version);
+  atomic_store(&p->messages, b->messages);
+  atomic_store(&p->used, b->used);
+  atomic_store(&p->heard, ms_clock());
+}
+
 enum { MOST_SEEN = 64 };
 enum { STUCK = 30 }; /* seconds: a network may stand still for moments */
 
@@ -130,7 +171,7 @@ static int somebody_works(void) {
   for (int32_t r = 0; r < ranks && r < MOST_SEEN; r++) {
     page p;
     if (r == me || !read_page(r, &p) || p.waits) continue;
-    int64_t now = used(p.pid);
+    int64_t now = p.pid ? used(p.pid) : p.used;
     works |= now > before[r];
     before[r] = now;
   }
@@ -156,11 +197,13 @@ static ms_status describe(const char *what) {
   return st;
 }
 
+enum { FRESH = 10 }; /* seconds for which what was heard holds */
+
 /* Whether all ranks wait. */
-static int all_wait(void) {
+static int all_wait(double now) {
   for (int32_t r = 0; r < ranks; r++) {
     page p;
-    if (!read_page(r, &p) || !p.waits) return 0;
+    if (!read_page(r, &p) || !p.waits || (!p.pid && now - p.heard > FRESH)) return 0;
   }
   return 1;
 }
@@ -188,7 +231,7 @@ ms_status ms_watch_look(double since, double timeout) {
   }
   int goes_on = somebody_goes_on();
   if (somebody_works() || goes_on) idle = now;
-  if (goes_on || !all_wait()) stuck = now;
+  if (goes_on || !all_wait(now)) stuck = now;
   if (now - stuck >= (timeout < STUCK ? timeout : STUCK))
     return describe("no rank goes on, since every rank waits for another");
   if (now - idle < timeout) return MS_OK;

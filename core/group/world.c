@@ -86,7 +86,7 @@ static ms_status open_watch(ms_group *g) {
   MS_TRY(ms_watch_open(name, g->rank, g->size));
   MS_TRY(g->ops->barrier(g));
   ms_watch_close(name);
-  return MS_OK;
+  return ms_beat_open(g, name);
 }
 
 ms_status ms_group_world(ms_group **out) {

@@ -59,6 +59,8 @@ return {
     new = "{ tp = part(shape.tp, at % shape.dp), dp = part(shape.dp, math.floor(at / shape.dp)) }" },
   { name = 'a failed write is not known to other ranks', file = 'lua/moonstill/base/ranks.lua', specs = { 'launch' },
     old = 'self:first(not ok and tostring(value) or nil)', new = 'self:first(nil)' },
+  { name = 'machines do not hear of each other', file = 'core/group/beat.c', specs = { 'hosts' },
+    old = 'for (int32_t i = 0; i < d.count; i++) ms_watch_heard(&d.beat[i]);', new = '' },
   { name = 'no rank gets the input', file = 'core/launch.c', specs = { 'launch' },
     old = 'isatty(STDIN_FILENO) ? open', new = '1 ? open' },
   { name = 'logs of ranks are empty', file = 'lua/moonstill/base/ranks.lua', specs = { 'launch' },

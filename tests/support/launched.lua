@@ -6,6 +6,8 @@ local M = {}
 
 local program = tools.program()
 
+M.program = program
+
 --- Why no ranks can be started here; nil where they can.
 M.missing = tools.run 'command -v orterun || command -v mpirun' ~= 0 and 'no mpirun here'
   or not tools.exists(program:gsub('[^/]*$', '') .. 'moonstill-mpi.so') and 'built without Open MPI'

@@ -225,7 +225,7 @@ function M.says_why()
   if M.number() == 0 then return C.ms_group_fails() ~= 0 end
   ffi.C.usleep(2e5)
   local first = C.ms_group_fails()
-  if first == -1 then ffi.C.usleep(2e6) end -- if the first one has ended, so has this one by then
+  if first == -1 then ffi.C.usleep(2e6) end -- where rank 0 says it, this one is ended by then
   return first ~= 0
 end
 
@@ -255,8 +255,8 @@ local function print_into(path)
   io.stdout:setvbuf 'line' -- what a rank that is killed has printed is there
 end
 
---- Has all ranks but the first, which prints as ever, print into files of a folder that is there. All
---- ranks call it, before they make what prints.
+--- Has all ranks but the first, which prints as ever, print into files of a folder that is there.
+--- All ranks call it, before they make what prints.
 --- @package
 --- @param folder string
 function M.log_in(folder)

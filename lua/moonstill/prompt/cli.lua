@@ -12,10 +12,14 @@ local OK, ERROR, WRONG_USE, INTERRUPTED = 0, 1, 2, 128
 
 local terminal -- see core/prompt.h and core/launch.h
 
+-- The exit status of an error: its own, where it has one (base.exit).
+local function status_of(why) return type(why) == 'table' and why.exit or ERROR end
+
 local function complain(text)
   local message, number = printable(message_of(text)), tonumber(os.getenv 'OMPI_COMM_WORLD_RANK')
   io.stdout:flush()
   if number and number > 0 then io.stderr:write('moonstill: ', message, '\n') end -- its log, if any
+  if number and number > 0 and status_of(text) >= INTERRUPTED then return end -- as rank 0 does
   if number and not require 'moonstill.base.ranks'.says_why() then return end
   if number and number > 0 then
     terminal.rank_say(('moonstill: rank %d: %s'):format(number, message))
@@ -28,9 +32,6 @@ local function misuse(text)
   complain(text .. '\nTry: moonstill --help')
   return WRONG_USE
 end
-
--- The exit status of an error: its own, where it has one (base.exit).
-local function status_of(why) return type(why) == 'table' and why.exit or ERROR end
 
 -- A recipe that watches for signals ends in good order, and the caller learns of it by the status.
 local function status_of_success()

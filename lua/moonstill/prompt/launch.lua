@@ -1,5 +1,5 @@
---- `moonstill -n N ...`: the same command line as N ranks on this machine, by Open MPI's mpirun and
---- with the settings that such a start needs; and `moonstill ranks`, which says who is where.
+--- `moonstill -n N ...`: the same command line as N ranks, by Open MPI's mpirun and with the
+--- settings that such a start needs; and `moonstill ranks`, which says who is where.
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
@@ -11,6 +11,7 @@ local grids = require 'moonstill.base.grid'
 local paths = require 'moonstill.base.paths'
 local ranks = require 'moonstill.base.ranks'
 local screen = require 'moonstill.base.screen'
+local usage = require 'moonstill.prompt.usage'
 
 ffi.cdef [[
 int setenv(const char *name, const char *value, int overwrite);
@@ -20,17 +21,20 @@ int getpid(void);
 local M = {}
 
 local ABOUT = [[
-moonstill -n N [--logs FOLDER] RECIPE.lua [CONFIG.yaml] [key=value ...]
+moonstill -n N [--hostfile FILE] [--logs FOLDER] RECIPE.lua [CONFIG.yaml]
+  [key=value ...]
 
-Runs a recipe as N ranks on this machine: each takes its part of every step, and
-the first one prints and writes. They share the cores unless OMP_NUM_THREADS
-gives each rank its threads. --logs: what the other ranks would print goes to
+Runs a recipe as N ranks: each takes its part of every step, and the first one
+prints and writes. Those of a machine share its cores unless OMP_NUM_THREADS
+gives each rank its threads. --hostfile: they run on the machines that the file
+names, a line each ("node1 slots=4"), which ssh reaches without a password and
+which have this program, the models, the data and the output in the same
+places; without it, on this one. --logs: what the other ranks would print goes to
 FOLDER/rank-1.log and so on; log=all, a key of every recipe, keeps it beside the
 run. The first one gets the input, unless that is a terminal. Ctrl-C saves, as it
 does without ranks.
 
-Open MPI must be there (Debian: openmpi-bin). Ranks on several machines are
-started by `mpirun` itself: mpirun -np 8 --hostfile HOSTS moonstill RECIPE.lua
+Open MPI must be there (Debian: openmpi-bin).
 ]]
 
 local MOST = 4096
@@ -48,25 +52,50 @@ end
 -- Commands of one process, which write files or ask a terminal: several would do so side by side.
 local ALONE = { chat = true, generate = true, data = true, eval = true, inspect = true }
 
--- N, and the place of the word after it and its options.
+-- A path that an option gives, which must be there.
+local function path_of(option, path, kind, what)
+  if not path then exit(2, ('%s: a %s is missing'):format(option, what)) end
+  if option == '--logs' then C.ms_dir_make(path) end
+  if C.ms_path_kind(path) ~= kind then exit(2, ('%s: %s is no %s'):format(option, path, what)) end
+  return paths.real(path)
+end
+
+-- N, the file of machines if there is one, and the place of the word after these.
 local function read(args)
   local n = tonumber(args[2])
   if not n or n < 1 or n > MOST or n % 1 ~= 0 then
     exit(2, ('-n: a number of ranks from 1 to %d, not %s; moonstill -n 2 RECIPE.lua'):format(MOST,
       args[2] and ("'%s'"):format(args[2]) or 'nothing'))
   end
-  if args[3] ~= '--logs' then return n, 3 end
-  if not args[4] then exit(2, '--logs: a folder is missing') end
-  C.ms_dir_make(args[4])
-  if C.ms_path_kind(args[4]) ~= 2 then exit(2, ('--logs: %s is no folder'):format(args[4])) end
-  ffi.C.setenv('MS_RANK_LOGS', paths.real(args[4]), 1)
-  return n, 5
+  local first, hosts = 3, nil
+  while args[first] == '--logs' or args[first] == '--hostfile' do
+    if args[first] == '--logs' then
+      ffi.C.setenv('MS_RANK_LOGS', path_of('--logs', args[first + 1], 2, 'folder'), 1)
+    else
+      hosts = path_of('--hostfile', args[first + 1], 1, 'file')
+    end
+    first = first + 2
+  end
+  return n, hosts, first
 end
 
--- Each rank keeps all cores that it may use, for its threads.
-local function command_of(mpirun, n)
-  return { mpirun, '-q', '-n', tostring(n), '--oversubscribe', '--bind-to', 'none', '--mca',
-    'odls_base_sigkill_timeout', '1', paths.real '/proc/self/exe' }
+-- What each machine and terminal has of its own.
+local OWN = { PATH = true, HOME = true, TERM = true, COLUMNS = true, NO_COLOR = true }
+
+-- Each rank keeps all cores that it may use, for its threads. Other machines have the environment
+-- that they are told of.
+local function command_of(mpirun, n, hosts)
+  local words = { mpirun, '-q', '-n', tostring(n), '--oversubscribe', '--bind-to', 'none', '--mca',
+    'odls_base_sigkill_timeout', '1' }
+  local function add(...)
+    for i = 1, select('#', ...) do words[#words + 1] = (select(i, ...)) end
+  end
+  if hosts then add('--hostfile', hosts) end
+  for _, row in ipairs(usage.environment) do
+    if not OWN[row[1]] and os.getenv(row[1]) then add('-x', row[1]) end
+  end
+  add(paths.real '/proc/self/exe')
+  return words
 end
 
 --- Starts ranks and waits for them.
@@ -78,7 +107,7 @@ function M.run(prompt, args)
     io.write(ABOUT)
     return args[2] and 0 or 2
   end
-  local n, first = read(args)
+  local n, hosts, first = read(args)
   if not args[first] then exit(2, '-n: a recipe is missing; moonstill -n 2 RECIPE.lua') end
   if ALONE[args[first]] then
     exit(2, ('-n: moonstill %s works in one process: without -n'):format(args[first]))
@@ -93,7 +122,7 @@ function M.run(prompt, args)
   for _, name in ipairs { 'OMPI_ALLOW_RUN_AS_ROOT', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM' } do
     ffi.C.setenv(name, '1', 0)
   end
-  local words = command_of(mpirun, n)
+  local words = command_of(mpirun, n, hosts)
   for i = first, #args do words[#words + 1] = args[i] end
   local status, signal = prompt.run_command(words)
   return signal ~= 0 and status ~= 0 and 128 + signal or status

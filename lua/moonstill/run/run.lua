@@ -76,8 +76,8 @@ local methods = {}
 -- What a run has at times.
 local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
   fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
-  metrics = true, noted = true, optimizer = true, plan = true, planned = true, quiet = true, schedules = true,
-  schedule_names = true, total_before = true, validation = true },
+  metrics = true, noted = true, optimizer = true, plan = true, planned = true, quiet = true,
+  schedules = true, schedule_names = true, total_before = true, validation = true },
   { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
 
 function class:__tostring()
@@ -321,7 +321,8 @@ local function new_run(cfg, o, options)
     grid = options.student:grid(),
     fingerprint = data.fingerprint and data:fingerprint(),
     every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
-    quiet = options.quiet, progress = progress.new(of, { quiet = options.quiet }), batch_size = o.batch }, class)
+    quiet = options.quiet, progress = progress.new(of, { quiet = options.quiet }),
+    batch_size = o.batch }, class)
   run.step = steps.new(run)
   run.state = strict.mark('state', { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0,
     skips = 0, skipped = 0, empty = 0, still = 0, far = 0, ruined = 0, sound = 0 })
