@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 7, MS_MAX_RANK = 8 };
+enum { MS_ABI = 8, MS_MAX_RANK = 8 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
@@ -421,9 +421,11 @@ ms_status ms_model_copy(const ms_model *model, const ms_model_options *options, 
  * `shard_bytes`, 0 for the default of 5 GB), and the tokenizer and generation files found in the
  * folder `carry` (NULL: the one the model was opened from). Atomic: the folder appears as a whole.
  * dtype -1 writes the dtype the weights are held in, or f16 where the model was opened as stored, not
- * to train, from weights that are all f16. */
-ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
-                        int64_t shard_bytes);
+ * to train, from weights that are all f16. All ranks that have the model write it together, each its
+ * part: those over which it is cut, and `same`, those that have what this one has (NULL: nobody else).
+ * The folder, which all must see, is the same however the model lies over ranks. */
+ms_status ms_model_save(const ms_model *model, ms_group *same, const char *path, const char *carry,
+                        int dtype, int64_t shard_bytes);
 /* A save and a checkpoint have this text in place of the carried file `name` (chat_template.jinja and
  * the like; those of the tokenizer alone), or none of that name where the text is empty. */
 ms_status ms_model_set_text(ms_model *model, const char *name, const char *text);
@@ -599,8 +601,9 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
 
 /* A checkpoint is a folder: a model folder as above, optimizer.safetensors (moments, masters) and
  * state.json (`state`, with the sizes and hashes of the other files, and its own). It appears as a
- * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. Of
- * the optimiser's group rank 0 writes, and no rank goes on before it is there. */
+ * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. All
+ * ranks of the optimiser's group, and those over which the model is cut, write it together, each its part
+ * of every file, and read it so: it is the same however they lie, and any other layout goes on from it. */
 ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
                               const char *state);
 /* The newest complete checkpoint below `path`: *found is its folder, or NULL. Damaged ones are passed

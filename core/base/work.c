@@ -248,6 +248,10 @@ ms_status ms_work_new(const ms_work *work, char **out) {
   return ms_text_format(out, "%s/" NEW, work->folder);
 }
 
+ms_status ms_work_of(const char *parent, const char *name, char **out) {
+  return ms_text_format(out, "%s/%s/" NEW, parent, name);
+}
+
 ms_status ms_work_old(const ms_work *work, char **out) {
   return ms_text_format(out, "%s/" OLD, work->folder);
 }

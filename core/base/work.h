@@ -23,6 +23,8 @@ ms_status ms_work_begin(const char *path, ms_work *out);
  * ms_text_free. */
 ms_status ms_work_new(const ms_work *work, char **out);
 ms_status ms_work_old(const ms_work *work, char **out);
+/* The first of them in a folder called `name` that another process has in `parent`. */
+ms_status ms_work_of(const char *parent, const char *name, char **out);
 /* Removes the folder and frees the struct's content; nothing begun is fine. The old one is kept while
  * nothing is at `path`. Keeps the error of the calling thread: what cannot be removed is a warning. */
 void ms_work_end(ms_work *work);

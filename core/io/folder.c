@@ -42,6 +42,30 @@ ms_status ms_folder_begin(const char *path, ms_folder *out) {
   return st;
 }
 
+const char *ms_folder_name(const ms_folder *f) { return strrchr(f->work.folder, '/') + 1; }
+
+static ms_status join(const char *path, const char *name, ms_folder *out) {
+  char *parent;
+  MS_TRY(ms_path_resolve(path, trimmed(path), &out->path));
+  MS_TRY(ms_path_parent(out->path, &parent));
+  ms_status st = ms_work_of(parent, name, &out->tmp);
+  if (st == MS_OK && ms_path_kind(out->tmp) != 2)
+    st =
+        MS_FAIL(MS_EIO,
+                "%s: the first rank has begun a folder there that this one does not see: all ranks "
+                "write a part of what is saved, so it must be on a file system that they share",
+                parent);
+  ms_text_free(parent);
+  return st;
+}
+
+ms_status ms_folder_join(const char *path, const char *name, ms_folder *out) {
+  memset(out, 0, sizeof *out);
+  ms_status st = join(path, name, out);
+  if (st != MS_OK) ms_folder_abort(out);
+  return st;
+}
+
 ms_status ms_folder_file(const ms_folder *folder, const char *name, char **out) {
   return ms_text_format(out, "%s/%s", folder->tmp, name);
 }

@@ -22,6 +22,10 @@ typedef ms_status (*ms_folder_is_ours)(const char *path);
 
 /* Makes the temporary, and the parents of `path`. */
 ms_status ms_folder_begin(const char *path, ms_folder *out);
+/* The name of the temporary's own folder, by which another process joins in. That one only fills it: what
+ * becomes of the folder is up to the one that began it. */
+const char *ms_folder_name(const ms_folder *folder);
+ms_status ms_folder_join(const char *path, const char *name, ms_folder *out);
 /* The path of a file in the temporary, to be freed with ms_text_free. */
 ms_status ms_folder_file(const ms_folder *folder, const char *name, char **out);
 /* Makes a file of a text in it. */

@@ -354,20 +354,21 @@ ms_status ms_safetensors_read(const ms_safetensors *f, const ms_stored *t, ms_de
 
 /* ---- writing ---- */
 
-typedef struct writer {
-  const char *path; /* for messages */
+struct ms_writing {
+  char *path; /* for messages */
   int fd;
-  void *host;  /* PART elements of the widest type */
-  void *stage; /* the same, on the device of the tensor at hand */
-} writer;
+  void *host; /* PART elements of the widest type */
+};
+enum { WIDEST = 8 };
 
-static ms_status put(writer *w, const void *data, size_t bytes) {
+static ms_status write_at(const ms_writing *w, const void *data, size_t bytes, int64_t at) {
   const char *p = data;
   while (bytes) {
-    ssize_t n = write(w->fd, p, bytes < 1 << 30 ? bytes : 1 << 30);
+    ssize_t n = pwrite(w->fd, p, bytes < 1 << 30 ? bytes : 1 << 30, at);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return MS_FAIL(MS_EIO, "%s: cannot write: %s", w->path, strerror(errno));
     p += n;
+    at += n;
     bytes -= (size_t)n;
   }
   return MS_OK;
@@ -387,49 +388,141 @@ static int64_t count_of(const ms_storing *t) {
 
 /* Adds a tensor's entry to the header; *at is where its data begins, and then where it ends. Gives
  * other than 0 when memory ends. */
-static int add_entry(json_t *header, const ms_storing *t, int64_t *at) {
+static int add_entry(json_t *header, ms_storing *t, int64_t *at) {
   int64_t end = *at + count_of(t) * (int64_t)ms_dtype_size(t->dtype);
   json_t *shape = json_array();
   int bad = 0;
   for (int i = 0; i < t->rank; i++) bad |= json_array_append_new(shape, json_integer(t->shape[i]));
   json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(t->dtype), "shape", shape,
                             "data_offsets", (json_int_t)*at, (json_int_t)end);
+  t->at = *at;
   *at = end;
   return bad | json_object_set_new(header, t->name, entry);
 }
 
-/* The header's text, padded with spaces so that the data begins at a multiple of 8. */
-static ms_status make_header(const char *path, int32_t n, const ms_storing *const *order,
-                             const char *key, const char *value, char **text, size_t *bytes) {
-  int64_t at = 0;
+/* The beginning of a file, up to its data. */
+typedef struct beginning {
+  char *text;    /* the header, padded with spaces so that the data begins at a multiple of 8 */
+  size_t length; /* of that */
+  int64_t bytes; /* of the whole file */
+} beginning;
+
+/* Tensors of wide elements come first, otherwise all are in the given order. */
+static ms_status add_entries(const char *path, json_t *header, int32_t n, ms_storing *tensor,
+                             int64_t *end, int *bad) {
+  for (size_t width = WIDEST; width; width /= 2)
+    for (int32_t i = 0; i < n; i++) {
+      if (ms_dtype_size(tensor[i].dtype) != width) continue;
+      MS_REQUIRE(!json_object_get(header, tensor[i].name), "%s: tensor '%s' given twice", path,
+                 tensor[i].name);
+      *bad |= add_entry(header, &tensor[i], end);
+    }
+  return MS_OK;
+}
+
+static ms_status make_header(const char *path, int32_t n, ms_storing *tensor, const char *key,
+                             const char *value, beginning *out) {
   char *bare = NULL;
-  ms_status st = MS_OK;
+  ms_status st;
   ms_json_starved();
   json_t *header = json_object(), *meta = json_pack("{s:s}", "format", "pt");
   int bad = key && json_object_set_new(meta, key, json_string(value));
   bad |= json_object_set_new(header, "__metadata__", meta);
-  for (int32_t i = 0; i < n; i++) {
-    if (json_object_get(header, order[i]->name))
-      MS_REQUIRE_OR(end, 0, "%s: tensor '%s' given twice", path, order[i]->name);
-    bad |= add_entry(header, order[i], &at);
-  }
+  MS_TRY_OR(end, add_entries(path, header, n, tensor, &out->bytes, &bad));
   if (bad) {
     st = ms_json_starved() ? MS_FAIL(MS_ENOMEM, "%s: no memory for a header", path)
                            : MS_FAIL(MS_EINVAL, "%s: no header can be made of these names", path);
     goto end;
   }
   MS_TRY_OR(end, ms_json_text(header, 0, &bare));
-  size_t have = strlen(bare), room = (have + 7) / 8 * 8;
-  MS_TRY_OR(end, ms_text_format(text, "%s%*s", bare, (int)(room - have), ""));
-  *bytes = room;
+  size_t have = strlen(bare);
+  out->length = (have + 7) / 8 * 8;
+  MS_TRY_OR(end, ms_text_format(&out->text, "%s%*s", bare, (int)(out->length - have), ""));
 end:
   ms_text_free(bare);
   json_decref(header);
   return st;
 }
 
+/* Sets each tensor's place. */
+static ms_status begin(const char *path, int32_t n, ms_storing *tensor, const char *key,
+                       const char *value, beginning *out) {
+  *out = (beginning){0};
+  for (int32_t i = 0; i < n; i++)
+    MS_REQUIRE(ms_dtype_size(tensor[i].dtype) && tensor[i].rank <= MS_MAX_RANK,
+               "%s: tensor '%s': dtype %d, rank %d", path, tensor[i].name, tensor[i].dtype,
+               tensor[i].rank);
+  MS_TRY(make_header(path, n, tensor, key, value, out));
+  int64_t data = PREFIX + (int64_t)out->length;
+  out->bytes += data;
+  for (int32_t i = 0; i < n; i++) tensor[i].at += data;
+  return MS_OK;
+}
+
+/* Takes the room at once where the file system can: whoever puts tensors finds it. */
+static ms_status make_room(const ms_writing *w, int64_t bytes) {
+  int failed;
+  do failed = fallocate(w->fd, 0, 0, bytes);
+  while (failed && errno == EINTR);
+  if (failed && (errno == EOPNOTSUPP || errno == ENOSYS)) failed = ftruncate(w->fd, bytes);
+  if (!failed) return MS_OK;
+  return MS_FAIL(MS_EIO, "%s: cannot write: %s", w->path, strerror(errno));
+}
+
+ms_status ms_safetensors_create(const char *path, int32_t tensors, ms_storing *tensor,
+                                const char *key, const char *value) {
+  ms_writing w = {.path = (char *)path};
+  beginning b;
+  unsigned char length[PREFIX];
+  ms_status st;
+  MS_TRY(begin(path, tensors, tensor, key, value, &b));
+  for (int i = 0; i < PREFIX; i++) length[i] = (unsigned char)((uint64_t)b.length >> 8 * i);
+  w.fd = ms_file_open_new(path);
+  if (w.fd < 0) {
+    st = MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
+  } else {
+    st = make_room(&w, b.bytes);
+    if (st == MS_OK) st = write_at(&w, length, PREFIX, 0);
+    if (st == MS_OK) st = write_at(&w, b.text, b.length, PREFIX);
+    if (close(w.fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", path, strerror(errno));
+    if (st != MS_OK) unlink(path);
+  }
+  ms_text_free(b.text);
+  return st;
+}
+
+static ms_status open_made(ms_writing *w, int64_t bytes) {
+  struct stat info;
+  w->fd = open(w->path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (w->fd < 0 || fstat(w->fd, &info))
+    return MS_FAIL(MS_EIO, "%s: cannot write: %s", w->path, strerror(errno));
+  if (info.st_size == bytes) return MS_OK;
+  return MS_FAIL(MS_EIO, "%s: %lld bytes, but what is to be written takes %lld", w->path,
+                 (long long)info.st_size, (long long)bytes);
+}
+
+ms_status ms_safetensors_join(const char *path, int32_t tensors, ms_storing *tensor,
+                              const char *key, const char *value, ms_writing **out) {
+  beginning b;
+  void *p;
+  ms_status st;
+  *out = NULL;
+  MS_TRY(begin(path, tensors, tensor, key, value, &b));
+  ms_text_free(b.text);
+  MS_TRY(ms_alloc(sizeof(ms_writing), path, &p));
+  ms_writing *w = p;
+  w->fd = -1;
+  MS_TRY_OR(fail, ms_text_copy(path, strlen(path), &w->path));
+  MS_TRY_OR(fail, ms_alloc_undefined((size_t)PART * WIDEST, path, &w->host));
+  MS_TRY_OR(fail, open_made(w, b.bytes));
+  *out = w;
+  return MS_OK;
+fail:
+  return ms_safetensors_end(w, st);
+}
+
 /* f16 ends at 65504: beyond it a conversion would give infinities. */
-static ms_status check_f16(const writer *w, const ms_storing *t, int64_t n) {
+static ms_status check_f16(const ms_writing *w, const ms_storing *t, int64_t n) {
   const uint16_t *x = w->host;
   for (int64_t i = 0; i < n; i++)
     if ((x[i] & 0x7c00) == 0x7c00)
@@ -438,79 +531,55 @@ static ms_status check_f16(const writer *w, const ms_storing *t, int64_t n) {
   return MS_OK;
 }
 
-static ms_status put_tensor(writer *w, const ms_storing *t) {
-  int64_t count = count_of(t);
-  size_t from = ms_dtype_size(t->held), to = ms_dtype_size(t->dtype);
-  for (int64_t i = 0; i < count; i += PART) {
-    int64_t n = count - i < PART ? count - i : PART;
-    const void *x = (const char *)t->data + (size_t)i * from;
-    if (t->held != t->dtype) {
-      MS_TRY(MS_OP(t->dev, cast, w->stage, t->dtype, x, t->held, n));
-      x = w->stage;
-    }
-    MS_TRY(MS_OP(t->dev, read, w->host, x, (size_t)n * to));
-    if (t->held != t->dtype && t->dtype == MS_F16) MS_TRY(check_f16(w, t, n));
-    MS_TRY(put(w, w->host, (size_t)n * to));
+/* Elements i .. i + n - 1 of the rows, which are in w->host. */
+static ms_status scatter(const ms_writing *w, const ms_storing *t, const ms_rows *rows, int64_t i,
+                         int64_t n) {
+  size_t size = ms_dtype_size(t->dtype);
+  for (int64_t done = 0, k; done < n; done += k) {
+    k = rows->cols - (i + done) % rows->cols;
+    if (k > n - done) k = n - done;
+    int64_t at = t->at + ms_rows_place(rows, i + done) * (int64_t)size;
+    MS_TRY(write_at(w, (const char *)w->host + (size_t)done * size, (size_t)k * size, at));
   }
   return MS_OK;
 }
 
-static ms_status put_all(writer *w, int32_t n, const ms_storing *const *order, const char *key,
-                         const char *value) {
-  enum { WIDEST = 8 };
-  char *header = NULL;
-  size_t bytes = 0;
-  unsigned char length[PREFIX];
-  ms_status st;
-  MS_TRY_OR(end, ms_alloc_undefined((size_t)PART * WIDEST, w->path, &w->host));
-  MS_TRY_OR(end, make_header(w->path, n, order, key, value, &header, &bytes));
-  for (int i = 0; i < PREFIX; i++) length[i] = (unsigned char)((uint64_t)bytes >> 8 * i);
-  MS_TRY_OR(end, put(w, length, PREFIX));
-  MS_TRY_OR(end, put(w, header, bytes));
-  for (int32_t i = 0; i < n; i++) {
-    ms_device *dev = order[i]->dev;
-    if (order[i]->held != order[i]->dtype)
-      MS_TRY_OR(end, ms_device_new(dev, (size_t)PART * WIDEST, &w->stage));
-    st = put_tensor(w, order[i]);
-    ms_device_free(dev, w->stage, (size_t)PART * WIDEST);
-    w->stage = NULL;
-    if (st != MS_OK) goto end;
+static ms_status put(const ms_writing *w, const ms_storing *t, const ms_rows *rows, ms_device *dev,
+                     const void *data, int held, void *stage) {
+  int64_t count = rows->rows * rows->cols;
+  size_t from = ms_dtype_size(held), to = ms_dtype_size(t->dtype);
+  for (int64_t i = 0; i < count; i += PART) {
+    int64_t n = count - i < PART ? count - i : PART;
+    const void *x = (const char *)data + (size_t)i * from;
+    if (stage) MS_TRY(MS_OP(dev, cast, stage, t->dtype, x, held, n));
+    MS_TRY(MS_OP(dev, read, w->host, stage ? stage : x, (size_t)n * to));
+    if (stage && t->dtype == MS_F16) MS_TRY(check_f16(w, t, n));
+    MS_TRY(scatter(w, t, rows, i, n));
   }
-  if (fsync(w->fd)) st = MS_FAIL(MS_EIO, "%s: fsync: %s", w->path, strerror(errno));
-end:
-  ms_text_free(header);
-  ms_free(w->host);
+  return MS_OK;
+}
+
+ms_status ms_safetensors_put(ms_writing *w, const ms_storing *t, const ms_rows *rows,
+                             ms_device *dev, const void *data, int held) {
+  size_t bytes = (size_t)PART * WIDEST;
+  void *stage = NULL;
+  if (!rows->rows || !rows->cols) return MS_OK;
+  if (held != t->dtype) MS_TRY(ms_device_new(dev, bytes, &stage));
+  ms_status st = put(w, t, rows, dev, data, held, stage);
+  ms_device_free(dev, stage, bytes);
   return st;
 }
 
-/* Tensors of wide elements come first, otherwise all are in the given order. */
-static void sort_by_width(int32_t n, const ms_storing *tensor, const ms_storing **order) {
-  int32_t at = 0;
-  for (size_t width = 8; width; width /= 2)
-    for (int32_t i = 0; i < n; i++)
-      if (ms_dtype_size(tensor[i].dtype) == width) order[at++] = &tensor[i];
-}
-
-ms_status ms_safetensors_write(const char *path, int32_t tensors, const ms_storing *tensor,
-                               const char *key, const char *value) {
-  void *order = NULL;
-  writer w = {.path = path, .fd = -1};
-  ms_status st = MS_OK;
-  for (int32_t i = 0; i < tensors; i++)
-    MS_REQUIRE(ms_dtype_size(tensor[i].dtype) && tensor[i].rank <= MS_MAX_RANK,
-               "%s: tensor '%s': dtype %d, rank %d", path, tensor[i].name, tensor[i].dtype,
-               tensor[i].rank);
-  MS_TRY_OR(end, ms_alloc((size_t)tensors * sizeof(void *), path, &order));
-  sort_by_width(tensors, tensor, order);
-  w.fd = ms_file_open_new(path);
-  if (w.fd < 0) {
-    st = MS_FAIL(MS_EIO, "%s: cannot create: %s", path, strerror(errno));
-    goto end;
+ms_status ms_safetensors_end(ms_writing *w, ms_status st) {
+  if (!w) return st;
+  if (w->fd >= 0) {
+    if (st == MS_OK && fsync(w->fd))
+      st = MS_FAIL(MS_EIO, "%s: fsync: %s", w->path, strerror(errno));
+    if (close(w->fd) && st == MS_OK)
+      st = MS_FAIL(MS_EIO, "%s: close: %s", w->path, strerror(errno));
   }
-  st = put_all(&w, tensors, order, key, value);
-  if (close(w.fd) && st == MS_OK) st = MS_FAIL(MS_EIO, "%s: close: %s", path, strerror(errno));
-  if (st != MS_OK) unlink(path);
-end:
-  ms_free(order);
+  ms_free(w->host);
+  ms_text_free(w->path);
+  ms_free(w);
   return st;
 }

@@ -47,21 +47,31 @@ ms_status ms_safetensors_read(const ms_safetensors *file, const ms_stored *tenso
 ms_status ms_safetensors_read_rows(const ms_safetensors *file, const ms_stored *tensor,
                                    const ms_rows *rows, ms_device *dev, void *y, int dtype);
 
-/* A tensor to be written: `data` on `dev`, held in `held`, stored as `dtype`. */
+/* ---- writing: by one process, or by several, each a part of every tensor ---- */
+
+/* A tensor to be written, stored as `dtype`. Every process that writes has the same list of them. */
 typedef struct ms_storing {
   const char *name;
-  ms_device *dev;
-  const void *data;
-  int held, dtype;
-  int rank;
+  int dtype, rank;
   int64_t shape[MS_MAX_RANK];
+  int64_t at; /* where its data begins in the file: set by the calls below */
 } ms_storing;
 
-/* Writes all of `tensor` to a new file, in order but those of wide elements first (so that every
- * tensor is aligned to its element), and flushes it. Nothing may be at `path`, and nothing stays
- * there on failure: a file that has readers is made in a folder that has none (io/folder.h). The
- * header's metadata is {"format": "pt"} and, where `key` is not NULL, {key: value}. */
-ms_status ms_safetensors_write(const char *path, int32_t tensors, const ms_storing *tensor,
-                               const char *key, const char *value);
+typedef struct ms_writing ms_writing;
+
+/* Makes a file for all of `tensor`, at its full size, in order but those of wide elements first (so that
+ * every tensor is aligned to its element). Nothing may be at `path`, and nothing stays there on failure:
+ * a file that has readers is made in a folder that has none (io/folder.h). The header's metadata is
+ * {"format": "pt"} and, where `key` is not NULL, {key: value}. */
+ms_status ms_safetensors_create(const char *path, int32_t tensors, ms_storing *tensor,
+                                const char *key, const char *value);
+/* Opens such a file to put tensors into it, wherever it was created: all else is the same as there. */
+ms_status ms_safetensors_join(const char *path, int32_t tensors, ms_storing *tensor,
+                              const char *key, const char *value, ms_writing **out);
+/* Writes some elements of a tensor: `data` on `dev` has them one behind the other, as `held`. */
+ms_status ms_safetensors_put(ms_writing *w, const ms_storing *tensor, const ms_rows *rows,
+                             ms_device *dev, const void *data, int held);
+/* Flushes what was put, unless `st` is an error, and closes; NULL is fine. */
+ms_status ms_safetensors_end(ms_writing *w, ms_status st);
 
 #endif

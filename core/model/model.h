@@ -77,6 +77,15 @@ ms_rows ms_run_rows(const ms_parameter *p, const ms_run *run);
 /* How many elements of its part lie before a run's. */
 int64_t ms_run_at(const ms_parameter *p, const ms_run *run);
 
+/* Elements of this rank's part of a parameter, from its element `at` on, that lie alike in the whole
+ * tensor; `owned` as of a run. */
+typedef struct ms_piece {
+  ms_rows rows; /* of the whole tensor */
+  int64_t at;
+  int owned;
+} ms_piece;
+enum { MS_MAX_PIECES = 3 * MS_MAX_RUNS };
+
 /* A matrix or vector as the decoder uses it: a parameter or a run of rows of a fused one. */
 typedef struct ms_slice {
   const void *w; /* NULL: absent (no bias, no q/k norm) */
@@ -146,6 +155,9 @@ ms_status ms_share_check(const ms_config *config, const ms_group *group);
 int64_t ms_share_border(int64_t n, int32_t rank, int32_t size);
 /* What this rank has of parameter i, in order of `held`; all of its part is in some run. */
 int ms_share_runs(const ms_model *model, int32_t i, ms_run run[MS_MAX_RUNS]);
+/* Elements from .. from + count of its part of parameter i, in order. */
+int ms_share_pieces(const ms_model *model, int32_t i, int64_t from, int64_t count,
+                    ms_piece piece[MS_MAX_PIECES]);
 /* The k-th key/value head that several ranks hold; -1 where there are no more. */
 int32_t ms_share_copied_head(const ms_model *model, int32_t k);
 
@@ -163,11 +175,22 @@ void ms_model_change(ms_model *model, const ms_parameter *p);
 /* A number that is another one once any weight may have changed. */
 int64_t ms_model_changes(const ms_model *model);
 
-/* save.c: a model folder's files, into a folder that is being filled (a save, a checkpoint); carry,
- * dtype and shard_bytes as in ms_model_save. */
+/* weights.c: what this rank has of a parameter, from its tensor in a file. */
+struct ms_safetensors;
+struct ms_stored;
+ms_status ms_model_read(ms_model *model, int32_t i, const struct ms_safetensors *file,
+                        const struct ms_stored *stored);
+
+/* save.c: a model folder's files, into a folder that a team fills (a save, a checkpoint), each rank its
+ * part of them; carry, dtype and shard_bytes as in ms_model_save. Whether all ranks did theirs. */
 struct ms_folder;
-ms_status ms_model_write(const ms_model *model, const struct ms_folder *folder, const char *carry,
-                         int dtype, int64_t shard_bytes);
+struct ms_team;
+ms_status ms_model_write(const ms_model *model, const struct ms_team *team,
+                         const struct ms_folder *folder, const char *carry, int dtype,
+                         int64_t shard_bytes);
+/* What of parameter i this rank of the team writes, of all that those have which have the same. */
+void ms_model_turn(const ms_model *model, const struct ms_team *team, int32_t i, int64_t *from,
+                   int64_t *count);
 void ms_model_free_texts(ms_model *model);
 
 /* ends.c: generation_config.json, from that of the folder `from` (NULL: none) and the model's ends. */

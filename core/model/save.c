@@ -7,6 +7,7 @@
 #include "../base/memory.h"
 #include "../io/folder.h"
 #include "../io/safetensors.h"
+#include "../io/together.h"
 #include "family.h"
 #include "gradients.h"
 #include "layout.h"
@@ -118,14 +119,10 @@ static ms_status make_plan(const ms_model *m, int dtype, int64_t shard_bytes, pl
   p->shard = memory;
   for (int32_t i = 0; i < m->parameters; i++) {
     const ms_parameter *q = &m->parameter[i];
-    int64_t bytes = q->count * (int64_t)ms_dtype_size(dtype);
-    p->tensor[i] = (ms_storing){.name = q->name,
-                                .dev = m->dev,
-                                .data = q->w,
-                                .held = m->dtype,
-                                .dtype = dtype,
-                                .rank = q->rank,
-                                .shape = {q->shape[0], q->shape[1]}};
+    int64_t bytes = q->whole[0] * (q->rank == 2 ? q->whole[1] : 1);
+    bytes *= (int64_t)ms_dtype_size(dtype);
+    p->tensor[i] = (ms_storing){
+        .name = q->name, .dtype = dtype, .rank = q->rank, .shape = {q->whole[0], q->whole[1]}};
     if (i && in_shard + bytes > shard_bytes) {
       p->shards++;
       in_shard = 0;
@@ -165,29 +162,59 @@ static ms_status put_index(const ms_folder *folder, const ms_model *m, const pla
   return st;
 }
 
-static ms_status put_shard(const ms_folder *folder, const plan *p, int32_t from, int32_t n) {
-  char name[48], *path;
-  shard_name(name, p->shard[from], p->shards);
-  MS_TRY(ms_folder_file(folder, name, &path));
-  ms_status st = ms_safetensors_write(path, n, p->tensor + from, "moonstill", MS_VERSION);
-  ms_text_free(path);
-  return st;
+void ms_model_turn(const ms_model *m, const ms_team *team, int32_t i, int64_t *from,
+                   int64_t *count) {
+  int64_t n = m->parameter[i].count, rank = team->same->rank, size = team->same->size;
+  *from = n * rank / size;
+  *count = n * (rank + 1) / size - *from;
 }
 
-static ms_status put_weights(const ms_folder *folder, const ms_model *m, int dtype,
-                             int64_t shard_bytes) {
-  plan p = {0};
-  ms_status st;
-  MS_TRY_OR(end, make_plan(m, dtype, shard_bytes, &p));
-  for (int32_t i = 0, n; i < m->parameters; i += n) {
-    for (n = 1; i + n < m->parameters && p.shard[i + n] == p.shard[i];) n++;
-    MS_TRY_OR(end, put_shard(folder, &p, i, n));
+static ms_status put_parameter(ms_writing *w, const ms_model *m, const ms_team *team, int32_t i,
+                               const ms_storing *t) {
+  ms_piece piece[MS_MAX_PIECES];
+  int64_t from, count;
+  ms_model_turn(m, team, i, &from, &count);
+  int n = ms_share_pieces(m, i, from, count, piece);
+  for (int k = 0; k < n; k++) {
+    const char *x = (const char *)m->parameter[i].w + (size_t)piece[k].at * ms_dtype_size(m->dtype);
+    if (piece[k].owned) MS_TRY(ms_safetensors_put(w, t, &piece[k].rows, m->dev, x, m->dtype));
   }
-  if (p.shards > 1) st = put_index(folder, m, &p);
-end:
-  ms_free(p.tensor);
-  ms_free(p.shard);
-  return st;
+  return MS_OK;
+}
+
+/* A file of n parameters from the first one on. */
+typedef struct shard {
+  char *path;
+  int32_t first, n;
+} shard;
+
+static ms_status make_shard(const plan *p, const shard *s) {
+  return ms_safetensors_create(s->path, s->n, p->tensor + s->first, "moonstill", MS_VERSION);
+}
+
+static ms_status put_shard(const ms_model *m, const ms_team *team, const plan *p, const shard *s) {
+  ms_writing *w;
+  ms_status st = MS_OK;
+  MS_TRY(ms_safetensors_join(s->path, s->n, p->tensor + s->first, "moonstill", MS_VERSION, &w));
+  for (int32_t i = s->first; st == MS_OK && i < s->first + s->n; i++)
+    st = put_parameter(w, m, team, i, &p->tensor[i]);
+  return ms_safetensors_end(w, st);
+}
+
+/* All files, one after the other: made where `puts` is 0, else given this rank's part. */
+static ms_status each_shard(const ms_folder *folder, const ms_model *m, const ms_team *team,
+                            const plan *p, int puts) {
+  char name[48];
+  for (int32_t i = 0, n; i < m->parameters; i += n) {
+    for (n = 1; i + n < m->parameters && p->shard[i + n] == p->shard[i];) n++;
+    shard s = {.first = i, .n = n};
+    shard_name(name, p->shard[i], p->shards);
+    MS_TRY(ms_folder_file(folder, name, &s.path));
+    ms_status st = puts ? put_shard(m, team, p, &s) : make_shard(p, &s);
+    ms_text_free(s.path);
+    MS_TRY(st);
+  }
+  return MS_OK;
 }
 
 /* ---- the folder ---- */
@@ -251,22 +278,40 @@ static ms_status carry_files(const ms_model *m, const ms_folder *folder, const c
   return MS_OK;
 }
 
-ms_status ms_model_write(const ms_model *m, const ms_folder *folder, const char *carry, int dtype,
-                         int64_t shard_bytes) {
+/* What the first rank writes alone: all but the tensors. */
+static ms_status write_rest(const ms_model *m, const ms_folder *folder, const char *carry,
+                            int dtype, const plan *p) {
   char *text;
-  if (dtype == -1) dtype = m->stored;
-  MS_REQUIRE(dtype == MS_F32 || dtype == MS_BF16 || dtype == MS_F16,
-             "model: cannot be saved as dtype %d", dtype);
-  MS_TRY(ms_weights_settle(m));
-  MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);
   MS_TRY(config_text(m, dtype, &text));
   ms_status st = ms_folder_put(folder, "config.json", text);
   ms_text_free(text);
   MS_TRY(st);
-  MS_TRY(put_weights(folder, m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD));
+  MS_TRY(each_shard(folder, m, NULL, p, 0));
+  if (p->shards > 1) MS_TRY(put_index(folder, m, p));
   if (!carry) carry = m->path;
   MS_TRY(ms_ends_write(m, folder, carry));
   return carry_files(m, folder, carry);
+}
+
+static ms_status prepare(const ms_model *m, int dtype, int64_t shard_bytes, plan *p) {
+  MS_REQUIRE(dtype == MS_F32 || dtype == MS_BF16 || dtype == MS_F16,
+             "model: cannot be saved as dtype %d", dtype);
+  MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);
+  MS_TRY(ms_weights_settle(m));
+  return make_plan(m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD, p);
+}
+
+ms_status ms_model_write(const ms_model *m, const ms_team *team, const ms_folder *folder,
+                         const char *carry, int dtype, int64_t shard_bytes) {
+  plan p = {0};
+  if (dtype == -1) dtype = m->stored;
+  ms_status st = prepare(m, dtype, shard_bytes, &p);
+  if (st == MS_OK && !ms_team_rank(team)) st = write_rest(m, folder, carry, dtype, &p);
+  st = ms_team_agree(team, st);
+  if (st == MS_OK) st = ms_team_agree(team, each_shard(folder, m, team, &p, 1));
+  ms_free(p.tensor);
+  ms_free(p.shard);
+  return st;
 }
 
 /* Whether a file is one that ms_model_write may have written. */
@@ -324,14 +369,13 @@ ms_status ms_model_save_check(const char *path) {
   return st;
 }
 
-ms_status ms_model_save(const ms_model *model, const char *path, const char *carry, int dtype,
-                        int64_t shard_bytes) {
+ms_status ms_model_save(const ms_model *model, ms_group *same, const char *path, const char *carry,
+                        int dtype, int64_t shard_bytes) {
   ms_folder folder;
   MS_REQUIRE(model && path, "model: no model or no path to save");
-  MS_TRY(ms_model_save_check(path));
-  MS_TRY(ms_folder_begin(path, &folder));
-  ms_status st = ms_model_write(model, &folder, carry, dtype, shard_bytes);
-  if (st == MS_OK) return ms_folder_commit(&folder, ms_model_save_check);
-  ms_folder_abort(&folder);
-  return st;
+  ms_team team = {.same = same ? same : ms_group_self(), .parts = model->share.group};
+  ms_status st = ms_team_rank(&team) ? MS_OK : ms_model_save_check(path);
+  MS_TRY(ms_together_begin(&team, st, path, &folder));
+  st = ms_model_write(model, &team, &folder, carry, dtype, shard_bytes);
+  return ms_together_end(&team, st, &folder, ms_model_save_check);
 }

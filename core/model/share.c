@@ -147,3 +147,39 @@ ms_rows ms_run_rows(const ms_parameter *p, const ms_run *run) {
 int64_t ms_run_at(const ms_parameter *p, const ms_run *run) {
   return run->held * (p->rank == 2 ? p->shape[1] : 1);
 }
+
+/* ---- pieces ---- */
+
+/* n elements of a run from its element a on: of one row, or whole rows. */
+static void add_piece(const ms_parameter *p, const ms_run *run, int64_t a, int64_t n, int *count,
+                      ms_piece *piece) {
+  int64_t width = p->rank == 2 ? p->whole[1] : 1, cols = run->cols;
+  int64_t first = (run->row + a / cols) * width + run->col + a % cols;
+  ms_rows rows = {first, 1, n, n};
+  if (n > cols && cols < width) rows = (ms_rows){first, n / cols, cols, width};
+  if (n > 0)
+    piece[(*count)++] = (ms_piece){.rows = rows, .at = run->held * cols + a, .owned = run->owned};
+}
+
+int ms_share_pieces(const ms_model *m, int32_t i, int64_t from, int64_t count,
+                    ms_piece piece[MS_MAX_PIECES]) {
+  const ms_parameter *p = &m->parameter[i];
+  int64_t width = p->rank == 2 ? p->whole[1] : 1;
+  ms_run run[MS_MAX_RUNS];
+  int runs = ms_share_runs(m, i, run), n = 0;
+  for (int k = 0; k < runs; k++) {
+    int64_t cols = run[k].cols, held = run[k].held * cols;
+    int64_t a = from > held ? from - held : 0, end = from + count - held;
+    if (end > run[k].rows * cols) end = run[k].rows * cols;
+    if (a >= end) continue;
+    int64_t row = (a + cols - 1) / cols * cols, last = end / cols * cols;
+    if (cols == width || row > last) { /* side by side */
+      add_piece(p, &run[k], a, end - a, &n, piece);
+      continue;
+    }
+    add_piece(p, &run[k], a, row - a, &n, piece);
+    add_piece(p, &run[k], row, last - row, &n, piece);
+    add_piece(p, &run[k], last, end - last, &n, piece);
+  }
+  return n;
+}

@@ -271,15 +271,15 @@ static ms_status read_config(const char *folder, ms_config *config) {
   return st;
 }
 
-/* What this rank has of a parameter. */
-static ms_status read_part(const source *s, ms_model *m, int32_t i) {
+ms_status ms_model_read(ms_model *m, int32_t i, const ms_safetensors *file,
+                        const ms_stored *stored) {
   const ms_parameter *p = &m->parameter[i];
   ms_run run[MS_MAX_RUNS];
   int n = ms_share_runs(m, i, run);
   for (int k = 0; k < n; k++) {
     ms_rows rows = ms_run_rows(p, &run[k]);
     char *y = (char *)p->w + (size_t)ms_run_at(p, &run[k]) * ms_dtype_size(m->dtype);
-    MS_TRY(ms_safetensors_read_rows(s->in[i], s->stored[i], &rows, m->dev, y, m->dtype));
+    MS_TRY(ms_safetensors_read_rows(file, stored, &rows, m->dev, y, m->dtype));
   }
   return MS_OK;
 }
@@ -290,7 +290,7 @@ static ms_status load(source *s, ms_model *m, const ms_model_options *options) {
   MS_TRY(check_extras(s, m));
   if (options->dtype == -1) hold_as_stored(m, stored_dtype(s, m->parameters));
   MS_TRY(ms_layout_fill(m, options->frozen));
-  for (int32_t i = 0; i < m->parameters; i++) MS_TRY(read_part(s, m, i));
+  for (int32_t i = 0; i < m->parameters; i++) MS_TRY(ms_model_read(m, i, s->in[i], s->stored[i]));
   return MS_OK;
 }
 

@@ -17,6 +17,7 @@
 #include "../base/memory.h"
 #include "../io/folder.h"
 #include "../io/safetensors.h"
+#include "../io/together.h"
 #include "../model/gradients.h"
 #include "optimizer.h"
 
@@ -33,103 +34,90 @@ static float *arena_of(const ms_optimizer *opt, int i) {
   return i == 0 ? opt->first : i == 1 ? opt->second : opt->master;
 }
 
-/* The optimiser's arenas as they are written, laid out like the gradients: its own, or where ranks share
- * them out what rank 0 has gathered. */
-typedef struct gathered {
-  const float *arena[ARENAS];
-  void *made[ARENAS]; /* to be freed */
-} gathered;
+/* The tensors of the optimiser's file: an arena after the other. */
+typedef struct stored_arenas {
+  int32_t n;
+  ms_storing *tensor;
+  char **name;
+} stored_arenas;
 
-/* A bucket's parts to rank 0, which has room for the whole arena at `to`. */
-static ms_status gather_bucket(const ms_optimizer *opt, const ms_bucket *b, const float *own,
-                               float *to) {
-  ms_group *g = opt->group;
-  ms_device *dev = opt->model->dev;
-  int64_t at = b->from;
-  if (g->rank)
-    return b->count[g->rank]
-               ? g->ops->send(g, dev->stream, own + b->at, MS_F32, b->count[g->rank], 0, NULL)
-               : MS_OK;
-  for (int32_t r = 0; r < g->size; at += b->count[r++]) {
-    if (!b->count[r]) continue;
-    if (r)
-      MS_TRY(g->ops->receive(g, dev->stream, to + at, MS_F32, b->count[r], r, NULL));
-    else
-      MS_TRY(MS_OP(dev, copy, to + at, own + b->at, (size_t)b->count[r] * sizeof *to));
-  }
+static void free_list(stored_arenas *all) {
+  for (int32_t k = 0; all->name && k < all->n; k++) ms_text_free(all->name[k]);
+  ms_free(all->name);
+  ms_free(all->tensor);
+}
+
+static ms_status add_tensor(stored_arenas *all, int a, const ms_parameter *p) {
+  MS_TRY(ms_text_format(&all->name[all->n], "%s.%s", prefixes[a], p->name));
+  ms_storing *s = &all->tensor[all->n];
+  *s = (ms_storing){.name = all->name[all->n++], .dtype = MS_F32, .rank = p->rank};
+  memcpy(s->shape, p->whole, sizeof p->whole);
   return MS_OK;
 }
 
-/* Room for the whole arenas, on rank 0. */
-static ms_status make_room(const ms_optimizer *opt, gathered *all) {
+/* An entry for each arena of each trained parameter. */
+static ms_status list_tensors(const ms_optimizer *opt, stored_arenas *all) {
   const ms_model *m = opt->model;
-  for (int a = 0; a < ARENAS && opt->group->rank == 0; a++)
-    if (arena_of(opt, a))
-      MS_TRY(ms_device_alloc(m->dev, m->gradient_bytes, "checkpoint",
-                             "rank 0 gathers what the ranks share out of the optimizer's memory",
-                             &all->made[a]));
-  return MS_OK;
-}
-
-/* Every rank calls it. */
-static ms_status gather(const ms_optimizer *opt, gathered *all) {
-  *all = (gathered){0};
-  for (int a = 0; a < ARENAS; a++) all->arena[a] = arena_of(opt, a);
-  if (!opt->shares) return MS_OK;
-  const ms_buckets *buckets = opt->model->buckets;
-  MS_TRY(ms_group_agree(opt->group, make_room(opt, all)));
-  for (int a = 0; a < ARENAS; a++) {
-    if (!arena_of(opt, a)) continue;
-    for (int32_t k = 0; k < buckets->n; k++)
-      MS_TRY(gather_bucket(opt, &buckets->bucket[k], arena_of(opt, a), all->made[a]));
-    all->arena[a] = all->made[a];
-  }
-  return MS_OK;
-}
-
-static void free_gathered(const ms_optimizer *opt, gathered *all) {
+  size_t most = (size_t)m->parameters * ARENAS;
+  void *p;
+  MS_TRY(ms_alloc(most * sizeof *all->tensor, "checkpoint", &p));
+  all->tensor = p;
+  MS_TRY(ms_alloc(most * sizeof *all->name, "checkpoint", &p));
+  all->name = p;
   for (int a = 0; a < ARENAS; a++)
-    ms_device_free(opt->model->dev, all->made[a], opt->model->gradient_bytes);
-}
-
-/* Fills `list` with an entry for each arena of each trained parameter; names[count] are the
- * entries' names, for the caller to free. */
-static ms_status list_tensors(const ms_model *m, const gathered *all, ms_storing *list,
-                              char **names, int32_t *count) {
-  *count = 0;
-  for (int a = 0; a < ARENAS; a++)
-    for (int32_t i = 0; i < m->parameters && all->arena[a]; i++) {
-      const ms_parameter *p = &m->parameter[i];
-      if (!p->g) continue;
-      MS_TRY(ms_text_format(&names[*count], "%s.%s", prefixes[a], p->name));
-      ms_storing *s = &list[*count];
-      *s = (ms_storing){.name = names[*count],
-                        .dev = m->dev,
-                        .held = MS_F32,
-                        .dtype = MS_F32,
-                        .data = all->arena[a] + (p->g - m->gradient_arena),
-                        .rank = p->rank};
-      memcpy(s->shape, p->shape, sizeof p->shape);
-      ++*count;
-    }
+    for (int32_t i = 0; i < m->parameters && arena_of(opt, a); i++)
+      if (m->parameter[i].g) MS_TRY(add_tensor(all, a, &m->parameter[i]));
   return MS_OK;
 }
 
-static ms_status write_optimizer(const ms_optimizer *opt, const gathered *all, const char *path) {
-  size_t most = (size_t)opt->model->parameters * ARENAS;
-  void *list = NULL, *names = NULL;
-  char steps[32];
-  int32_t count;
-  ms_status st;
-  MS_TRY_OR(end, ms_alloc(most * sizeof(ms_storing), "checkpoint", &list));
-  MS_TRY_OR(end, ms_alloc(most * sizeof(char *), "checkpoint", &names));
-  MS_TRY_OR(end, list_tensors(opt->model, all, list, names, &count));
+/* What of a parameter this rank writes: its own where ranks share arenas out, else its turn of all. */
+static ms_status put_moment(ms_writing *w, const ms_optimizer *opt, const ms_team *team, int a,
+                            int32_t i, const ms_storing *t) {
+  const ms_parameter *p = &opt->model->parameter[i];
+  ms_piece piece[MS_MAX_PIECES];
+  int64_t first, from, count;
+  ms_optimizer_part(opt, p, &first, &count);
+  from = first;
+  if (!opt->shares) ms_model_turn(opt->model, team, i, &from, &count);
+  const float *x = ms_optimizer_at(opt, arena_of(opt, a), p);
+  int n = ms_share_pieces(opt->model, i, from, count, piece);
+  for (int k = 0; k < n; k++)
+    if (piece[k].owned)
+      MS_TRY(ms_safetensors_put(w, t, &piece[k].rows, opt->model->dev, x + piece[k].at - first,
+                                MS_F32));
+  return MS_OK;
+}
+
+static ms_status put_moments(ms_writing *w, const ms_optimizer *opt, const ms_team *team,
+                             const stored_arenas *all) {
+  const ms_storing *t = all->tensor;
+  for (int a = 0; a < ARENAS; a++)
+    for (int32_t i = 0; i < opt->model->parameters && arena_of(opt, a); i++)
+      if (opt->model->parameter[i].g) MS_TRY(put_moment(w, opt, team, a, i, t++));
+  return MS_OK;
+}
+
+static ms_status put_own(const ms_optimizer *opt, const ms_team *team, stored_arenas *all,
+                         const char *path, const char *steps) {
+  ms_writing *w;
+  MS_TRY(ms_safetensors_join(path, all->n, all->tensor, "steps", steps, &w));
+  return ms_safetensors_end(w, put_moments(w, opt, team, all));
+}
+
+/* Whether all ranks wrote their part. */
+static ms_status write_optimizer(const ms_optimizer *opt, const ms_team *team,
+                                 const ms_folder *folder) {
+  stored_arenas all = {0};
+  char *path = NULL, steps[32];
   snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-  st = ms_safetensors_write(path, count, list, "steps", steps);
-end:
-  for (size_t i = 0; names && i < most; i++) ms_text_free(((char **)names)[i]);
-  ms_free(names);
-  ms_free(list);
+  ms_status st = list_tensors(opt, &all);
+  if (st == MS_OK) st = ms_folder_file(folder, OPTIMIZER, &path);
+  if (st == MS_OK && !ms_team_rank(team))
+    st = ms_safetensors_create(path, all.n, all.tensor, "steps", steps);
+  st = ms_team_agree(team, st);
+  if (st == MS_OK) st = ms_team_agree(team, put_own(opt, team, &all, path, steps));
+  ms_text_free(path);
+  free_list(&all);
   return st;
 }
 
@@ -139,26 +127,30 @@ static ms_status find_stored(const ms_safetensors *file, const char *name, const
   char a[200], b[200];
   const ms_stored *s = *out = ms_safetensors_find(file, name);
   if (!s) return MS_FAIL(MS_EIO, "%s: no tensor %s", file->path, name);
-  if (s->rank != p->rank || memcmp(s->shape, p->shape, (size_t)p->rank * sizeof *p->shape))
+  if (s->rank != p->rank || memcmp(s->shape, p->whole, (size_t)p->rank * sizeof *p->whole))
     return MS_FAIL(MS_EIO, "%s: %s is %s, the model's is %s", file->path, name,
-                   ms_shape_text(s->rank, s->shape, a), ms_shape_text(p->rank, p->shape, b));
+                   ms_shape_text(s->rank, s->shape, a), ms_shape_text(p->rank, p->whole, b));
   return MS_OK;
 }
 
 static ms_status read_moment(const ms_safetensors *file, const ms_optimizer *opt, int a,
-                             const ms_parameter *p) {
+                             int32_t i) {
+  const ms_parameter *p = &opt->model->parameter[i];
+  float *y = ms_optimizer_at(opt, arena_of(opt, a), p);
+  ms_piece piece[MS_MAX_PIECES];
+  int64_t from, count;
   const ms_stored *s;
   char *name;
   MS_TRY(ms_text_format(&name, "%s.%s", prefixes[a], p->name));
   ms_status st = find_stored(file, name, p, &s);
-  ms_rows own = {.rows = 1};
-  ms_optimizer_part(opt, p, &own.first, &own.cols);
-  own.stride = own.cols;
-  if (st == MS_OK)
-    st = ms_safetensors_read_rows(file, s, &own, opt->model->dev,
-                                  ms_optimizer_at(opt, arena_of(opt, a), p), MS_F32);
   ms_text_free(name);
-  return st;
+  MS_TRY(st);
+  ms_optimizer_part(opt, p, &from, &count);
+  int n = ms_share_pieces(opt->model, i, from, count, piece);
+  for (int k = 0; k < n; k++)
+    MS_TRY(ms_safetensors_read_rows(file, s, &piece[k].rows, opt->model->dev,
+                                    y + piece[k].at - from, MS_F32));
+  return MS_OK;
 }
 
 /* The file must have no more tensors than are read: those of a parameter that is frozen now would be
@@ -184,7 +176,7 @@ static ms_status read_optimizer(ms_optimizer *opt, const char *path) {
   if (!steps) st = MS_FAIL(MS_EIO, "%s: does not say how many steps it has", path);
   for (int a = 0; a < ARENAS; a++)
     for (int32_t i = 0; st == MS_OK && arena_of(opt, a) && i < m->parameters; i++)
-      if (m->parameter[i].g) st = read_moment(file, opt, a, &m->parameter[i]);
+      if (m->parameter[i].g) st = read_moment(file, opt, a, i);
   if (st == MS_OK) st = check_tensors(file, opt);
   if (st == MS_OK) opt->steps = strtoll(steps, NULL, 10);
   ms_safetensors_close(file);
@@ -205,7 +197,7 @@ static ms_status read_weights(ms_model *m, const char *path) {
       st = MS_FAIL(MS_EIO, "%s: %s is %s, the model holds %s", path, p->name, s->type,
                    ms_dtype_name(m->dtype));
     if (st == MS_OK) ms_model_change(m, p);
-    if (st == MS_OK) st = ms_safetensors_read(file, s, m->dev, p->w, m->dtype);
+    if (st == MS_OK) st = ms_model_read(m, i, file, s);
   }
   ms_safetensors_close(file);
   return st;
@@ -440,42 +432,26 @@ static ms_status check_ours(const char *folder) {
 
 /* ---- the calls ---- */
 
-static ms_status fill(const ms_folder *folder, const ms_model *model, const ms_optimizer *opt,
-                      const gathered *all, const char *state) {
-  char *path;
-  MS_TRY(ms_model_write(model, folder, NULL, -1, INT64_MAX));
-  MS_TRY(ms_folder_file(folder, OPTIMIZER, &path));
-  ms_status st = write_optimizer(opt, all, path);
-  ms_text_free(path);
-  return st == MS_OK ? write_state(folder, state) : st;
+/* Whether all ranks did their part. */
+static ms_status fill(const ms_folder *folder, const ms_optimizer *opt, const ms_team *team,
+                      const char *state) {
+  MS_TRY(ms_model_write(opt->model, team, folder, NULL, -1, INT64_MAX));
+  MS_TRY(write_optimizer(opt, team, folder));
+  return ms_team_rank(team) ? MS_OK : write_state(folder, state);
 }
 
-static ms_status write_folder(const char *path, const ms_model *model, const ms_optimizer *opt,
-                              const gathered *all, const char *state) {
-  ms_folder folder;
-  MS_TRY(ms_folder_begin(path, &folder));
-  ms_status st = fill(&folder, model, opt, all, state);
-  if (st == MS_OK) return ms_folder_commit(&folder, check_ours);
-  ms_folder_abort(&folder);
-  return st;
+static ms_team team_of(const ms_optimizer *opt) {
+  return (ms_team){.same = opt->group, .parts = opt->model->share.group};
 }
 
-/* Rank 0 writes; the others wait for what becomes of it. */
 ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
                               const char *state) {
+  ms_folder folder;
   MS_REQUIRE(path && model && opt && state, "checkpoint: path, model, optimizer or state missing");
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
-  ms_group *group = opt->group;
-  gathered all;
-  MS_TRY(ms_weights_settle(model));
-  ms_status st = gather(opt, &all), first;
-  if (st == MS_OK && group->rank == 0) st = write_folder(path, model, opt, &all, state);
-  free_gathered(opt, &all);
-  first = st;
-  MS_TRY(ms_group_broadcast(group, &first, sizeof first, 0));
-  if (group->rank && first != MS_OK)
-    return MS_FAIL(MS_EGROUP, "%s: rank 0 could not write it: its message says why", path);
-  return st;
+  ms_team team = team_of(opt);
+  MS_TRY(ms_together_begin(&team, ms_weights_settle(model), path, &folder));
+  return ms_together_end(&team, fill(&folder, opt, &team, state), &folder, check_ours);
 }
 
 /* The number at the end of "step-00000120"; -1 for other names. */
@@ -553,13 +529,10 @@ static ms_status check_has_state(const char *path) {
   return st;
 }
 
-ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
-  MS_REQUIRE(path && model && opt, "checkpoint: path, model or optimizer missing");
+static ms_status read_folder(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
   json_t *all = NULL;
   char *config = NULL, *weights = NULL, *moments = NULL;
   ms_status st;
-  *state = NULL;
-  MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   MS_TRY(check_has_state(path));
   MS_TRY(open_state(path, &all));
   MS_TRY_OR(end, ms_text_format(&config, "%s/config.json", path));
@@ -574,6 +547,19 @@ end:
   ms_text_free(weights);
   ms_text_free(config);
   json_decref(all);
+  return st;
+}
+
+ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
+  MS_REQUIRE(path && model && opt, "checkpoint: path, model or optimizer missing");
+  *state = NULL;
+  MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
+  ms_team team = team_of(opt);
+  ms_status st = ms_team_agree(&team, read_folder(path, model, opt, state));
+  if (st != MS_OK) {
+    ms_text_free(*state);
+    *state = NULL;
+  }
   return st;
 }
 

@@ -127,22 +127,6 @@ static void sums_once(int by_learn) {
   ms_model_free(plain);
 }
 
-static void write_checkpoint(int32_t rank, int32_t others, ms_status want) {
-  ms_model *m = new_model(MS_F32);
-  ms_optimizer *opt = new_optimizer(m, &pair);
-  char path[] = "/tmp/moonstill-test.XXXXXX", folder[64];
-  CHECK(mkdtemp(path) != NULL);
-  snprintf(folder, sizeof folder, "%s/step-1", path);
-  pair.rank = rank;
-  first = others;
-  CHECK(ms_checkpoint_write(folder, m, opt, "{}") == want);
-  CHECK(!access(folder, F_OK) == !rank);
-  CHECK(ms_dir_remove(path) == MS_OK);
-  pair.rank = 1;
-  ms_optimizer_free(opt);
-  ms_model_free(m);
-}
-
 int main(void) {
   int64_t live = ms_test_live();
   if (ms_device_open("cpu", &dev) != MS_OK) return 1;
@@ -154,11 +138,6 @@ int main(void) {
   TEST("gradients are summed once a step: at its last batch, or else by the optimiser");
   sums_once(1);
   sums_once(0);
-
-  TEST("rank 0 writes checkpoints, and all ranks know what became of it");
-  write_checkpoint(0, MS_OK, MS_OK);
-  write_checkpoint(1, MS_OK, MS_OK);
-  write_checkpoint(1, MS_EIO, MS_EGROUP);
 
   TEST("sums and what rank 0 has, as Lua asks for them");
   double x[] = {1, 2};

@@ -76,7 +76,7 @@ static void drawn(const char *config, int dtype) {
 static void read_from(const char *config, int stored, int held, int64_t shard) {
   ms_model *whole = created(config, 7, NULL, MS_F32);
   const char *path = "parts.tmp/read";
-  if (!world->rank) CHECK(ms_model_save(whole, path, NULL, stored, shard) == MS_OK);
+  if (!world->rank) CHECK(ms_model_save(whole, NULL, path, NULL, stored, shard) == MS_OK);
   CHECK(world->ops->barrier(world) == MS_OK);
   ms_model *all = opened(path, NULL, held, 0), *part = opened(path, world, held, 0);
   CHECK(is_part_of(part, all));
@@ -112,7 +112,7 @@ static void seen_by_some(void) {
   ms_model *whole = created(PLAIN, 7, NULL, MS_F32), *part = NULL;
   const char *path = "parts.tmp/some";
   ms_model_options o = {.dtype = -1, .tp = world};
-  if (!world->rank) CHECK(ms_model_save(whole, path, NULL, -1, 0) == MS_OK);
+  if (!world->rank) CHECK(ms_model_save(whole, NULL, path, NULL, -1, 0) == MS_OK);
   CHECK(world->ops->barrier(world) == MS_OK);
   int last = world->rank == world->size - 1;
   CHECK(ms_model_open(dev, last ? "parts.tmp/none" : path, &o, &part) != MS_OK && !part);

@@ -9,20 +9,55 @@
 static const char path[] = "safetensors-test.tmp", link_path[] = "safetensors-test.link";
 static ms_device *dev;
 
+/* A tensor and what it has. */
+typedef struct given {
+  ms_storing tensor;
+  const void *data;
+  int held;
+} given;
+
+#define GIVEN(name, data, held, dtype, ...) \
+  { {name, dtype, __VA_ARGS__, 0}, data, held }
+
+static ms_status put_all(const char *to, int n, const given *list, ms_storing *tensor,
+                         const char *key, const char *value) {
+  ms_writing *w;
+  ms_status st = MS_OK;
+  MS_TRY(ms_safetensors_join(to, n, tensor, key, value, &w));
+  for (int i = 0; i < n && st == MS_OK; i++) {
+    ms_rows all = {.rows = 1, .cols = 1};
+    for (int k = 0; k < tensor[i].rank; k++) all.cols *= tensor[i].shape[k];
+    all.stride = all.cols;
+    st = ms_safetensors_put(w, &tensor[i], &all, dev, list[i].data, list[i].held);
+  }
+  return ms_safetensors_end(w, st);
+}
+
+/* Writes whole tensors. */
+static ms_status write_all(const char *to, int n, const given *list, const char *key,
+                           const char *value) {
+  ms_storing tensor[8];
+  for (int i = 0; i < n; i++) tensor[i] = list[i].tensor;
+  MS_TRY(ms_safetensors_create(to, n, tensor, key, value));
+  ms_status st = put_all(to, n, list, tensor, key, value);
+  if (st != MS_OK) unlink(to);
+  return st;
+}
+
 static const float floats[] = {1, -2, 0.5f};
 static const int64_t longs[] = {1, INT64_MIN};
 static const uint8_t bytes[] = {1, 2, 3, 4, 5};
 
 static void mixed(void) {
-  ms_storing list[] = {{"bytes", dev, bytes, MS_U8, MS_U8, 1, {5}},
-                       {"floats", dev, floats, MS_F32, MS_F32, 2, {3, 1}},
-                       {"half", dev, floats, MS_F32, MS_BF16, 1, {3}},
-                       {"longs", dev, longs, MS_I64, MS_I64, 1, {2}},
-                       {"scalar", dev, floats, MS_F32, MS_F32, 0, {0}},
-                       {"none", dev, floats, MS_F32, MS_F32, 2, {0, 3}}};
+  given list[] = {GIVEN("bytes", bytes, MS_U8, MS_U8, 1, {5}),
+                  GIVEN("floats", floats, MS_F32, MS_F32, 2, {3, 1}),
+                  GIVEN("half", floats, MS_F32, MS_BF16, 1, {3}),
+                  GIVEN("longs", longs, MS_I64, MS_I64, 1, {2}),
+                  GIVEN("scalar", floats, MS_F32, MS_F32, 0, {0}),
+                  GIVEN("none", floats, MS_F32, MS_F32, 2, {0, 3})};
   ms_safetensors *f;
   TEST("every tensor is aligned to its element, whatever is before it");
-  CHECK(ms_safetensors_write(path, 6, list, "key", "value") == MS_OK);
+  CHECK(write_all(path, 6, list, "key", "value") == MS_OK);
   CHECK(ms_safetensors_open(path, &f) == MS_OK);
   if (!f) return;
   CHECK(f->tensors == 6 && !strcmp(f->tensor[0].name, "longs"));
@@ -59,31 +94,31 @@ static void mixed(void) {
 }
 
 static void refused(void) {
-  ms_storing twice[] = {{"a", dev, floats, MS_F32, MS_F32, 1, {3}},
-                        {"a", dev, floats, MS_F32, MS_F32, 1, {3}}};
-  ms_storing bad_name[] = {{"a\xff", dev, floats, MS_F32, MS_F32, 1, {3}}};
-  ms_storing bad_type[] = {{"a", dev, floats, MS_F32, 9, 1, {3}}};
+  given twice[] = {GIVEN("a", floats, MS_F32, MS_F32, 1, {3}),
+                   GIVEN("a", floats, MS_F32, MS_F32, 1, {3})};
+  given bad_name[] = {GIVEN("a\xff", floats, MS_F32, MS_F32, 1, {3})};
+  given bad_type[] = {GIVEN("a", floats, MS_F32, 9, 1, {3})};
   TEST("nothing is written over, not even through a link");
-  CHECK(ms_safetensors_write(path, 1, twice, NULL, NULL) == MS_EIO);
+  CHECK(write_all(path, 1, twice, NULL, NULL) == MS_EIO);
   CHECK(!symlink("no-such-file", link_path));
-  CHECK(ms_safetensors_write(link_path, 1, twice, NULL, NULL) == MS_EIO);
+  CHECK(write_all(link_path, 1, twice, NULL, NULL) == MS_EIO);
   CHECK(!unlink(link_path) && access("no-such-file", F_OK));
   ms_safetensors *f;
   CHECK(ms_safetensors_open(path, &f) == MS_OK && f && f->tensors == 6);
   ms_safetensors_close(f);
   TEST("what cannot be read again is not written");
   unlink(path);
-  CHECK(ms_safetensors_write(path, 2, twice, NULL, NULL) == MS_EINVAL);
+  CHECK(write_all(path, 2, twice, NULL, NULL) == MS_EINVAL);
   CHECK(strstr(ms_last_error(), "'a' given twice"));
-  CHECK(ms_safetensors_write(path, 1, bad_name, NULL, NULL) == MS_EINVAL);
-  CHECK(ms_safetensors_write(path, 1, bad_type, NULL, NULL) == MS_EINVAL);
+  CHECK(write_all(path, 1, bad_name, NULL, NULL) == MS_EINVAL);
+  CHECK(write_all(path, 1, bad_type, NULL, NULL) == MS_EINVAL);
   static const float huge[] = {1, 70000};
-  ms_storing too_large[] = {{"a", dev, huge, MS_F32, MS_F16, 1, {2}}};
-  CHECK(ms_safetensors_write(path, 1, too_large, NULL, NULL) == MS_EINVAL);
+  given too_large[] = {GIVEN("a", huge, MS_F32, MS_F16, 1, {2})};
+  CHECK(write_all(path, 1, too_large, NULL, NULL) == MS_EINVAL);
   CHECK(strstr(ms_last_error(), "f16 cannot hold"));
   CHECK(access(path, F_OK) != 0);
   ms_safetensors_close(NULL);
-  CHECK(ms_safetensors_write("no-such-folder/x", 1, twice, NULL, NULL) == MS_EIO);
+  CHECK(write_all("no-such-folder/x", 1, twice, NULL, NULL) == MS_EIO);
 }
 
 /* More elements than go through the buffer at once, so that the parts must fit together. */
@@ -93,8 +128,8 @@ static void large(void) {
   ms_safetensors *f;
   TEST("a tensor in parts: converted out and in");
   for (int i = 0; i < N; i++) x[i] = (float)(i % 251); /* exact in bf16 */
-  ms_storing list[] = {{"x", dev, x, MS_F32, MS_BF16, 1, {N}}};
-  CHECK(ms_safetensors_write(path, 1, list, NULL, NULL) == MS_OK);
+  given list[] = {GIVEN("x", x, MS_F32, MS_BF16, 1, {N})};
+  CHECK(write_all(path, 1, list, NULL, NULL) == MS_OK);
   CHECK(ms_safetensors_open(path, &f) == MS_OK);
   CHECK(ms_safetensors_read(f, &f->tensor[0], dev, y, MS_F32) == MS_OK);
   CHECK(!memcmp(x, y, N * sizeof *x));
@@ -103,11 +138,50 @@ static void large(void) {
   free(y);
 }
 
+/* Two processes that put parts of a matrix, as rows and as columns, make the file that one makes. */
+static void by_parts(void) {
+  enum { ROWS = 7, COLS = 5, CUT = 2 };
+  static const char whole[] = "safetensors-test.whole";
+  float x[ROWS * COLS], left[ROWS * CUT], right[ROWS * (COLS - CUT)];
+  ms_storing t[] = {{"rows", MS_BF16, 2, {ROWS, COLS}, 0}, {"cols", MS_F32, 2, {ROWS, COLS}, 0}};
+  ms_writing *a, *b;
+  TEST("parts of tensors, put in any order by several, are the file that one writes");
+  for (int i = 0; i < ROWS * COLS; i++) {
+    int r = i / COLS, c = i % COLS;
+    x[i] = (float)i;
+    if (c < CUT)
+      left[r * CUT + c] = x[i];
+    else
+      right[r * (COLS - CUT) + c - CUT] = x[i];
+  }
+  given list[] = {{t[0], x, MS_F32}, {t[1], x, MS_F32}};
+  unlink(path);
+  unlink(whole);
+  CHECK(write_all(whole, 2, list, "key", "value") == MS_OK);
+  CHECK(ms_safetensors_create(path, 2, t, "key", "value") == MS_OK);
+  CHECK(ms_safetensors_join(path, 2, t, "key", "value", &a) == MS_OK);
+  CHECK(ms_safetensors_join(path, 2, t, "key", "value", &b) == MS_OK);
+  ms_rows last = {4 * COLS, 1, 3 * COLS, 3 * COLS}, first = {0, 1, 4 * COLS, 4 * COLS};
+  CHECK(ms_safetensors_put(b, &t[0], &last, dev, x + 4 * COLS, MS_F32) == MS_OK);
+  CHECK(ms_safetensors_put(a, &t[0], &first, dev, x, MS_F32) == MS_OK);
+  ms_rows columns = {CUT, ROWS, COLS - CUT, COLS}, others = {0, ROWS, CUT, COLS};
+  CHECK(ms_safetensors_put(b, &t[1], &columns, dev, right, MS_F32) == MS_OK);
+  CHECK(ms_safetensors_put(a, &t[1], &others, dev, left, MS_F32) == MS_OK);
+  CHECK(ms_safetensors_end(b, MS_OK) == MS_OK && ms_safetensors_end(a, MS_OK) == MS_OK);
+  CHECK(!system("cmp safetensors-test.tmp safetensors-test.whole"));
+  TEST("a file of another size is not taken for the one that was made");
+  CHECK(ms_safetensors_join(path, 1, t, "key", "value", &a) == MS_EIO && !a);
+  CHECK(strstr(ms_last_error(), "but what is to be written takes"));
+  CHECK(ms_safetensors_join("no-such-folder/x", 1, t, NULL, NULL, &a) == MS_EIO && !a);
+  unlink(whole);
+}
+
 int main(void) {
   if (ms_device_open("cpu", &dev) != MS_OK) return 1;
   mixed();
   refused();
   large();
+  by_parts();
   unlink(path);
   TEST("nothing stays behind");
   ms_device_close(dev);

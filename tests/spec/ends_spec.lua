@@ -223,7 +223,7 @@ describe('generation_config.json of a saved folder', function()
     local model, path = ms.model.open(folder), tools.folder() .. '/saved'
     model:add_ends { 301 }
     assert.is_true(folders.walk_allocations(function()
-      return C.ms_model_save(model.p, path, nil, -1, 0)
+      return C.ms_model_save(model.p, nil, path, nil, -1, 0)
     end) > 10)
     assert.same({ eos_token_id = json.array { 302, 301 } }, json.read(path .. '/' .. GENERATION))
     model:free()

@@ -628,7 +628,7 @@ describe('models made with memory that ends', function()
     end)
     folders.walk_allocations(function() return freed(C.ms_model_copy(m, options, out)) end)
     folders.walk_allocations(function()
-      return C.ms_model_save(m, path, nil, C.MS_BF16, 100)
+      return C.ms_model_save(m, nil, path, nil, C.MS_BF16, 100)
     end)
     -- what was there is removed only once it is seen to be ours, for which memory may be missing
     for _, name in ipairs { '', '.old', '.old.1', '.old.2' } do C.ms_dir_remove(path .. name) end

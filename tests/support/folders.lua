@@ -53,7 +53,7 @@ function M.free(model) C.ms_model_free(ffi.gc(model, nil)) end
 --- Returns true, or nil, the message and the status.
 function M.save(model, path, options)
   local o = options or {}
-  local status = C.ms_model_save(model, path, o.carry, o.dtype or -1, o.shard_bytes or 0)
+  local status = C.ms_model_save(model, nil, path, o.carry, o.dtype or -1, o.shard_bytes or 0)
   if status ~= 0 then return nil, ffi.string(C.ms_last_error()), status end
   return true
 end

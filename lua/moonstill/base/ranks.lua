@@ -127,6 +127,11 @@ function methods:write(body, ...)
   return self:first(value)
 end
 
+--- Whether this is called in the body of a `ranks:write`: the other ranks do not call it.
+--- @package
+--- @return boolean
+function M.is_writing() return writing end
+
 --- Prints a line on stderr.
 --- @param line string
 function methods:say(line)
@@ -192,7 +197,6 @@ function methods:split(colour, key)
   check(C.ms_group_split(self.group, colour, key, group))
   return group[0] ~= nil and ranks_of(group[0], self.prints) or nil
 end
-
 
 function class:__tostring() return ('rank %d of %d'):format(self.rank, self.size) end
 

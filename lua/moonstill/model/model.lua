@@ -235,7 +235,8 @@ M.save_options = schema.new('model:save', {
 })
 
 --- Writes a folder that transformers loads; it appears as a whole. Its generation_config.json is
---- the carried one, with all ids that end an answer.
+--- the carried one, with all ids that end an answer. All ranks that have the model call it: each
+--- writes its part, into a folder that all must see. It is the same however the model lies over them.
 --- @param path string
 --- @param options? table see `save_options`
 --- @return ms_model self
@@ -243,10 +244,11 @@ function methods:save(path, options)
   local p, o = pointer(self), schema.take('model:save', M.save_options, options)
   local carry = o.carry and check.text('model:save', 'carry', o.carry)
   check.path('model:save', path)
+  if ranks.is_writing() then
+    fail 'model:save: every rank saves its part, so all must call it: not in what one alone does'
+  end
   self:add_ends(carry and find_ends(self, carry) or {})
-  ranks.world():write(function()
-    check(C.ms_model_save(p, path, carry, DTYPE[o.dtype], o.shard_bytes))
-  end)
+  check(C.ms_model_save(p, self:grid().dp.group, path, carry, DTYPE[o.dtype], o.shard_bytes))
   return self
 end
 

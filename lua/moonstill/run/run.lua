@@ -462,7 +462,7 @@ end
 
 local function save_student(run)
   run.student:save(run.student_path, run.carry and { carry = run.carry } or nil)
-  finished.write(run)
+  run.ranks:write(finished.write, run)
 end
 
 --- Saves a last checkpoint, and the student in the folder `student` of the output folder: there is
@@ -476,7 +476,7 @@ function methods:finish()
     validation.between_steps(self, true) -- where the loop was left early
     self:checkpoint()
     folder.hold(self)
-    self.ranks:write(save_student, self)
+    save_student(self)
     local unlearnt = learning.describe(self.state)
     self:say(('the student is saved in %s after %d steps%s, %s tokens'):format(self.student_path,
       self.state.step, unlearnt and (' (%s)'):format(unlearnt) or '',
