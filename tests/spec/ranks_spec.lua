@@ -1,13 +1,8 @@
---- Ranks: one that is alone, and a run of two, which take turns in this process.
-local ffi = require 'ffi'
-local ms = require 'moonstill'
-local C = require 'moonstill.C'
+--- Ranks: one that is alone, and a run of two beside that of one.
 local json = require 'moonstill.base.json'
+local launched = require 'tests.support.launched'
 local ranks = require 'moonstill.base.ranks'
-local recipe = require 'tests.programs.run_recipe'
 local tools = require 'tests.support.tools'
-
-ffi.cdef 'struct ms_group { const void *ops; int32_t rank, size; };'
 
 describe('a rank that is alone', function()
   it('has what all have', function()
@@ -70,99 +65,22 @@ end)
 
 -- Two ranks ------------------------------------------------------------------------------------
 
-local class = getmetatable(ranks.world())
-
--- A rank of two. What both must call waits until the other one has called it, too.
-local function rank_of_two(rank)
-  local group = ffi.new('struct ms_group', { ops = C.ms_group_self().ops, rank = rank, size = 2 })
-  local self = setmetatable({ group = group, rank = rank, size = 2, writes = rank == 0, prints = rank == 0 },
-    class)
-  function self.sum(_, list)
-    local got = coroutine.yield('sum', list)
-    for i = 1, #list do list[i] = got[i] end
-    return list
+-- A run of `steps` steps by so many ranks: what each has in the end, what is printed, and what the others
+-- would print.
+local function train(folder, count, steps, resume)
+  local results, logs, all = folder .. '/results', folder .. '/logs', {}
+  tools.run(('rm -rf %s && mkdir -p %s'):format(results, results))
+  local words = { 'tests/programs/ranks_run.lua', 'output=' .. folder .. '/out', 'results=' .. results,
+    'steps=' .. steps, 'resume=' .. tostring(resume) }
+  local status, _, err
+  if count == 1 then
+    status, _, err = launched.run(unpack(words))
+  else
+    status, _, err = launched.run('-n', count, '--logs', logs, unpack(words))
   end
-  function self.first(_, value) return coroutine.yield('first', value) end
-  return self
-end
-
-local function added(a, b)
-  assert(#a == #b, 'sums of other lengths')
-  local sum = {}
-  for i = 1, #a do sum[i] = a[i] + b[i] end
-  return sum
-end
-
--- Runs body(number) as two ranks and returns what each returned, and what each printed.
-local function as_two(body)
-  local all, threads, answers, printed, current = {}, {}, {}, { '', '' }, nil
-  local world, stderr = ranks.world, io.stderr
-  local function restore() ranks.world, io.stderr = world, stderr end -- luacheck: ignore 122
-  finally(restore)
-  function ranks.world() return current end
-  for i = 1, 2 do
-    all[i] = rank_of_two(i - 1)
-    threads[i] = coroutine.create(body)
-    answers[i] = i
-  end
-  while coroutine.status(threads[1]) ~= 'dead' do
-    local asked, given = {}, {}
-    for i = 1, 2 do
-      current = all[i]
-      io.stderr = { flush = function() end, write = function(_, ...) -- luacheck: ignore 122
-        printed[i] = printed[i] .. table.concat { ... }
-      end }
-      local ok, what, value = coroutine.resume(threads[i], answers[i])
-      io.stderr = stderr -- luacheck: ignore 122
-      if not ok then error(debug.traceback(threads[i], tostring(what)), 0) end
-      asked[i], given[i] = what, value
-    end
-    assert.equal(coroutine.status(threads[1]), coroutine.status(threads[2]))
-    if coroutine.status(threads[1]) == 'dead' then
-      restore()
-      return asked, printed
-    end
-    assert.equal(asked[1], asked[2]) -- the same calls in the same order
-    local answer = asked[1] == 'sum' and added(given[1], given[2]) or given[1]
-    for i = 1, 2 do answers[i] = answer end
-  end
-end
-
--- What the group of the core does: gradients are added up in f32.
-local function reduce(student)
-  for _, weight, gradient in student:parameters() do
-    local n = gradient:count()
-    local values = gradient:read(ffi.new('float[?]', n))
-    local list = {}
-    for i = 1, n do list[i] = values[i - 1] end
-    gradient:write(ranks.world():sum(list))
-    gradient:free()
-    weight:free()
-  end
-end
-
--- A run of `steps` steps, by all ranks that there are; returns its state.
-local function train(output, steps, two, resume)
-  local student = ms.model.create(recipe.config, 1, { train = true, dtype = 'f32' })
-  local teacher = ms.model.create(recipe.config, 2, { dtype = 'f32' })
-  local how = { target = 'logits', temperature = 2 }
-  local run = ms.run.open({ output = output, resume = resume, seed = 1, epochs = 0, max_steps = steps,
-    optim = { lr = 1e-3 }, batch = { tokens = 120, micro_tokens = 40 }, checkpoint = { every = 2, keep = 1 } },
-    { student = student, data = recipe.data(60), schedules = { kd = ms.schedule.constant(0.5) } })
-  local norms = {}
-  for step in run:steps() do
-    for batch in step:micro_batches() do
-      local target = teacher:targets(batch, how)
-      student:learn(batch, { ms.ce(1 - step.kd), ms.kd(target, step.kd, how) })
-      target:free()
-    end
-    norms[#norms + 1] = { step:norm 'response', step:norm 'all', step.tokens }
-    if two then reduce(student) end
-    step:update()
-    if step:every(2) then run:validate { data = recipe.data(9), teacher = teacher } end
-  end
-  run:finish()
-  return { state = run.state, norms = norms, id = run.id, hash = student:hash() }
+  assert.equal(0, status, err)
+  for rank = 0, count - 1 do all[rank + 1] = json.read(('%s/rank-%d.json'):format(results, rank)) end
+  return all, err, count > 1 and tools.read(logs .. '/rank-1.log')
 end
 
 local function files_of(folder)
@@ -190,30 +108,25 @@ local function metrics_of(folder)
 end
 
 describe('a run of two ranks', function()
+  if launched.missing then return it('is one run', function() pending(launched.missing) end) end
+
   it('is one run: its numbers, what it writes, what it prints, and how it goes on', function()
-    -- the second rank does not even see the first one's folder: nothing is there
-    local one, two, nowhere = tools.folder(), tools.folder(), tools.folder() .. '/nowhere'
+    local one, two = tools.folder(), tools.folder()
     for i, steps in ipairs { 2, 3, 5, 5 } do -- then begin anew, go on, and find that they are finished
-      local resume = i ~= 2 and 'auto'
-      local stderr, alone = io.stderr, nil
-      io.stderr = { flush = function() end, write = function() end } -- luacheck: ignore 122
-      alone = train(one, steps, false, resume)
-      io.stderr = stderr -- luacheck: ignore 122
-      local both, printed = as_two(function(k) return train(k == 1 and two or nowhere, steps, true, resume) end)
+      local alone = train(one, 1, steps, i ~= 2)[1]
+      local both, told, others = train(two, 2, steps, i ~= 2)
       assert.equal(both[1].hash, both[2].hash)
       assert.equal(both[1].id, both[2].id)
       assert.same(both[1].state, both[2].state)
       assert.same(alone.norms, both[1].norms)
       assert.same(both[1].norms, both[2].norms)
-      assert.equal('', printed[2])
-      assert.equal(0, C.ms_path_kind(nowhere))
-      local told = printed[1]
+      assert.equal('', others)
       assert.equal(i < 4, told:find('step ' .. steps .. '/' .. steps, 1, true) ~= nil, told)
       assert.equal(i == 3, told:find('resumed after step 3 of 5', 1, true) ~= nil, told)
       assert.equal(i == 4, told:find('finished already after 5 steps', 1, true) ~= nil, told)
     end
-    assert.equal(files_of(one), files_of(two))
-    local want, got = metrics_of(one), metrics_of(two)
+    assert.equal(files_of(one .. '/out'), files_of(two .. '/out'))
+    local want, got = metrics_of(one .. '/out'), metrics_of(two .. '/out')
     assert.equal(#want, #got)
     for i, entry in ipairs(want) do
       assert_near(entry, got[i], entry.step == 1 and 1e-6 or 1e-4, 'line ' .. i)
