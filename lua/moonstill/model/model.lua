@@ -236,7 +236,7 @@ M.save_options = schema.new('model:save', {
 
 --- Writes a folder that transformers loads; it appears as a whole. Its generation_config.json is
 --- the carried one, with all ids that end an answer. All ranks that have the model call it: each
---- writes its part, into a folder that all must see. It is the same however the model lies over them.
+--- writes its part, into a folder that all must see, which is the same for every grid.
 --- @param path string
 --- @param options? table see `save_options`
 --- @return ms_model self
