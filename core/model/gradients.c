@@ -203,6 +203,13 @@ int ms_buckets_free(ms_model *m) {
   return 0;
 }
 
+static ms_status refuse_busy(const ms_model *m) {
+  if (!is_busy(m->buckets)) return MS_OK;
+  return MS_FAIL(MS_EGROUP,
+                 "model: its gradients are being summed over ranks, and learning failed meanwhile: "
+                 "begin again from a checkpoint");
+}
+
 ms_status ms_buckets_make(ms_model *m, ms_group *group, int shard) {
   ms_buckets *all = m->buckets;
   if (all && all->group == group && all->shard == shard) return MS_OK;
@@ -214,9 +221,10 @@ ms_status ms_buckets_make(ms_model *m, ms_group *group, int shard) {
   MS_REQUIRE(
       !all || !m->summed || all->shard == MS_SHARD_NONE,
       "model: this rank has a part of the summed gradients: make the step, or zero them, first");
-  MS_TRY(new_buckets(m, group, shard, &all));
   MS_TRY(ms_weights_settle(m));
-  if (ms_buckets_free(m)) return MS_FAIL(MS_EGROUP, "model: its gradients are being summed");
+  MS_TRY(refuse_busy(m));
+  MS_TRY(new_buckets(m, group, shard, &all));
+  ms_buckets_free(m);
   m->buckets = all;
   return MS_OK;
 }
@@ -274,14 +282,38 @@ static ms_status make_ready(const ms_model *m, ms_buckets *all, int32_t layer) {
   return move_on(m, all);
 }
 
+ms_status ms_gradients_check(const ms_model *m) {
+  MS_REQUIRE(!m->summed,
+             "learn: the step's last batch was learnt: its gradients are those of all ranks, and "
+             "nothing may be added before the optimizer's step, or zero_gradients");
+  MS_REQUIRE(!m->buckets || !m->buckets->sums,
+             "model: learning failed in the step's last batch, and some of its gradients are those "
+             "of all ranks: zero_gradients comes first");
+  return MS_OK;
+}
+
 ms_status ms_gradients_begin(ms_model *m, ms_group *group) {
   if (!m->gradient_arena) return MS_OK;
+  MS_TRY(ms_gradients_check(m));
   if (!m->buckets || m->buckets->group != group) MS_TRY(ms_buckets_make(m, group, MS_SHARD_NONE));
   ms_buckets *all = m->buckets;
   MS_TRY(ms_weights_settle(m));
-  if (is_busy(all)) return MS_FAIL(MS_EGROUP, "model: its gradients are being summed");
   all->ready = all->begun = all->done = 0;
   all->sums = 1;
+  return MS_OK;
+}
+
+void ms_gradients_failed(ms_model *m) {
+  ms_buckets *all = m->buckets;
+  if (all && !all->ready) all->sums = 0;
+}
+
+ms_status ms_gradients_forget(ms_model *m) {
+  ms_buckets *all = m->buckets;
+  m->summed = 0;
+  if (!all || !all->sums) return MS_OK;
+  MS_TRY(refuse_busy(m));
+  all->sums = 0;
   return MS_OK;
 }
 

@@ -51,6 +51,12 @@ void ms_buckets_part(const ms_model *model, const ms_parameter *p, int64_t *from
 
 /* Before the step's last batch is learnt. */
 ms_status ms_gradients_begin(ms_model *model, ms_group *group);
+/* Whether a batch may be learnt: an error once gradients are those of all ranks, in whole or in part. */
+ms_status ms_gradients_check(const ms_model *model);
+/* The last batch was not learnt. Where no sum had begun nothing has happened. */
+void ms_gradients_failed(ms_model *model);
+/* Before gradients are zeroed. */
+ms_status ms_gradients_forget(ms_model *model);
 /* The backward pass has done this layer, and all above it; `layers`: the final norm. */
 ms_status ms_gradients_ready(ms_model *model, int32_t layer);
 /* All gradients are there: waits for the sums. */

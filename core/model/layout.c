@@ -403,7 +403,7 @@ ms_status ms_model_check_finite(const ms_model *m) {
 }
 
 ms_status ms_model_zero_gradients(ms_model *m) {
-  m->summed = 0;
+  MS_TRY(ms_gradients_forget(m));
   if (!m->gradient_arena) return MS_OK;
   return MS_OP(m->dev, zero, m->gradient_arena, m->gradient_bytes);
 }

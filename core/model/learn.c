@@ -319,12 +319,11 @@ static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, cons
 ms_status ms_model_learn(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
                          ms_group *last, ms_term_result *result) {
   MS_REQUIRE(model->train, "learn: the model was opened without train");
-  MS_REQUIRE(!model->summed,
-             "learn: the step's last batch was learnt: its gradients are those of all ranks, and "
-             "nothing may be added before the optimizer's step, or zero_gradients");
+  MS_TRY(ms_gradients_check(model));
   if (last) MS_TRY(ms_gradients_begin(model, last));
-  MS_TRY(run(model, batch, terms, term, 1, result, NULL));
-  return last ? ms_gradients_finish(model) : MS_OK;
+  ms_status st = run(model, batch, terms, term, 1, result, NULL);
+  if (last && st != MS_OK) ms_gradients_failed(model);
+  return st == MS_OK && last ? ms_gradients_finish(model) : st;
 }
 
 ms_status ms_model_evaluate(ms_model *model, const ms_batch *batch, int32_t terms,

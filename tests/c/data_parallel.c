@@ -194,6 +194,86 @@ static void skips_together(layout l, int shard) {
   free_run(&untouched);
 }
 
+/* ---- learning that fails ---- */
+
+static void learn_bad_term(run *r) {
+  int32_t token[2] = {1, 2}, start[] = {0, 2};
+  ms_term term = {.kind = MS_TERM_CE, .on = 7, .weight = 1, .norm = 50};
+  ms_term_result result;
+  ms_batch *batch;
+  CHECK(ms_batch_new(2, token, 1, start, NULL, NULL, &batch) == MS_OK);
+  CHECK(ms_model_learn(r->model, batch, 1, &term, world, &result) == MS_EINVAL);
+  ms_batch_free(batch);
+}
+
+/* What was refused before anything was summed has left nothing behind. */
+static void is_refused_in_time(layout l) {
+  int32_t skipped;
+  l.bucket = 1;
+  run r = new_run(&l, world), other = new_run(&l, world);
+  learn_bad_term(&r);
+  for (int k = 0; k < 2; k++) {
+    learn_step(&r, k, world, 0);
+    step(&r, &skipped);
+    learn_step(&other, k, world, 0);
+    step(&other, &skipped);
+  }
+  CHECK(same_weights(&r, &other));
+  free_run(&r);
+  free_run(&other);
+}
+
+static ms_status fail_embed(ms_stream *s, float *dw, ms_act dy, const int32_t *token, int64_t rows,
+                            int64_t cols, int64_t vocab, float scale) {
+  return MS_FAIL(MS_EDEVICE, "embed_dw: no");
+}
+
+static int is_summed(const ms_model *m) {
+  for (int32_t k = 0; k < m->buckets->n; k++)
+    if (m->buckets->bucket[k].work) return 1;
+  return 0;
+}
+
+/* Once sums have begun nothing may be added or summed again, nor may memory that ranks send be written. */
+static void fails_midway(layout l) {
+  const ms_ops *own = dev->ops;
+  ms_ops failing = *own;
+  int32_t token[24] = {0}, start[] = {0, 24}, skipped;
+  double norm;
+  ms_term term = {.kind = MS_TERM_CE, .on = MS_ON_ALL, .weight = 1, .norm = 50};
+  ms_term_result result;
+  ms_batch *batch;
+  l.bucket = 1;
+  run r = new_run(&l, world), other = new_run(&l, world);
+  CHECK(ms_batch_new(24, token, 1, start, NULL, NULL, &batch) == MS_OK);
+  failing.embed_dw = fail_embed;
+  dev->ops = &failing;
+  CHECK(ms_model_learn(r.model, batch, 1, &term, world, &result) == MS_EDEVICE);
+  dev->ops = own;
+  CHECK(ms_model_learn(r.model, batch, 1, &term, NULL, &result) == MS_EINVAL);
+  CHECK(strstr(ms_last_error(), "learning failed"));
+  CHECK(ms_optimizer_step(r.opt, 0.1, &norm, &skipped) == MS_EINVAL);
+  if (is_summed(r.model)) {
+    int64_t live = ms_test_live();
+    CHECK(ms_model_zero_gradients(r.model) == MS_EGROUP);
+    if (!r.model->buckets->users)
+      CHECK(ms_buckets_make(r.model, ms_group_self(), MS_SHARD_NONE) == MS_EGROUP);
+    CHECK(ms_test_live() == live);
+  }
+  CHECK(ms_gradients_finish(r.model) == MS_OK); /* all ranks do, so nothing is under way */
+  CHECK(ms_model_zero_gradients(r.model) == MS_OK);
+  for (int k = 0; k < 2; k++) {
+    learn_step(&r, k, world, 0);
+    step(&r, &skipped);
+    learn_step(&other, k, world, 0);
+    step(&other, &skipped);
+  }
+  CHECK(same_weights(&r, &other));
+  ms_batch_free(batch);
+  free_run(&r);
+  free_run(&other);
+}
+
 /* A checkpoint is the same file whoever has which part, and is read by every layout. */
 static void checkpoints(layout l) {
   char *state = NULL;
@@ -258,11 +338,19 @@ static int all(void) {
     TEST("a gradient that is not finite anywhere is skipped everywhere");
     skips_together(layouts[i], MS_SHARD_NONE);
     skips_together(layouts[i], MS_SHARD_OPTIMIZER);
+    TEST("a batch that is refused leaves nothing behind");
+    is_refused_in_time(layouts[i]);
     TEST("checkpoints are the same, and are read by the other layout");
     checkpoints(layouts[i]);
   }
   TEST("a model is shared out in one way");
   one_sharer(layouts[0]);
+  TEST("a batch that fails while gradients are summed spoils none");
+  for (int shard = 0; shard < 2; shard++) {
+    layout l = layouts[0];
+    l.shard = shard;
+    fails_midway(l);
+  }
   return test_end();
 }
 
