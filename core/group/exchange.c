@@ -6,6 +6,7 @@
 #include "exchange.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -326,9 +327,28 @@ static ms_status advance(ms_work *w) {
   return MS_OK;
 }
 
-static void advance_all(ms_job *j) {
-  for (ms_work *w = j->works; w; w = w->after)
-    if (!w->done && w->status == MS_OK) w->status = advance(w);
+/* The first call that fails ends the job's work: whoever it was with may never answer another one. */
+static ms_status failed(ms_job *j, ms_status st) {
+  if (st == MS_OK || j->broken) return st;
+  j->broken = 1;
+  snprintf(j->why, sizeof j->why, "%s", ms_last_error());
+  return st;
+}
+
+static ms_status of_no_use(const ms_job *j) {
+  return MS_FAIL(MS_EGROUP, "group: of no use any more, since a call has failed: %s", j->why);
+}
+
+static ms_status advance_all(ms_job *j) {
+  for (ms_work *w = j->works; w && !j->broken; w = w->after)
+    if (!w->done) w->status = failed(j, advance(w));
+  return j->broken ? MS_EGROUP : MS_OK;
+}
+
+/* Where another call than w has failed w never ends, and says why. */
+static ms_status status_of(const ms_work *w) {
+  if (w->done || w->status != MS_OK || !w->group->job->broken) return w->status;
+  return of_no_use(w->group->job);
 }
 
 static void free_work(ms_work *w) {
@@ -360,9 +380,8 @@ ms_status ms_work_wait(ms_work *w) {
   if (!w) return MS_OK;
   ms_job *j = w->group->job;
   double since = 0, looked = 0;
-  for (int64_t round = 0; !w->done && w->status == MS_OK; round++) {
-    advance_all(j);
-    if (w->done || w->status != MS_OK) break;
+  for (int64_t round = 0; !w->done && !j->broken; round++) {
+    if (advance_all(j) != MS_OK || w->done) break;
     pause_for(round);
     if (round % 256 != 255) continue;
     double now = ms_clock();
@@ -372,13 +391,10 @@ ms_status ms_work_wait(ms_work *w) {
     }
     if (now - looked < 1) continue;
     looked = now;
-    w->status = ms_watch_look(since, j->timeout);
+    w->status = failed(j, ms_watch_look(since, j->timeout));
   }
   if (since > 0) ms_watch_waits(&w->call, 0);
-  if (w->status != MS_OK) { /* its memory is still the transport's, and stays */
-    j->broken = 1;
-    return w->status;
-  }
+  if (!w->done) return status_of(w); /* its memory is still the transport's, and stays */
   free_work(w);
   return MS_OK;
 }
@@ -388,7 +404,7 @@ ms_status ms_work_test(ms_work *w, int *done) {
   if (!w) return MS_OK;
   advance_all(w->group->job);
   *done = w->done;
-  return w->status;
+  return status_of(w);
 }
 
 /* A new work; `parts`, and `parts_y`, are its counts, or NULL. */
@@ -435,18 +451,17 @@ static ms_status begin(ms_work *w, ms_status (*next)(ms_work *, int), ms_work **
   int single = w->call.op == MS_CALL_SEND || w->call.op == MS_CALL_RECEIVE;
   if (j->broken) {
     ms_free(w);
-    return MS_FAIL(MS_EGROUP, "group: of no use any more, since a call has failed");
+    return of_no_use(j);
   }
   w->next = next;
   w->call.number = single ? 0 : ++e->calls;
   ms_watch_call(&w->call);
   *j->last = w;
   j->last = &w->after;
-  if (j->checks && !single) w->status = say_call(w);
-  if (w->status == MS_OK) w->status = advance(w);
+  if (j->checks && !single) w->status = failed(j, say_call(w));
+  if (w->status == MS_OK) w->status = failed(j, advance(w));
   if (!out) return ms_work_wait(w);
   *out = w;
-  if (w->status != MS_OK) j->broken = 1;
   return w->status;
 }
 

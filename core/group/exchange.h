@@ -35,7 +35,8 @@ typedef struct ms_job {
   const ms_transport *transport;
   int32_t contexts;       /* how many groups this rank knows of: the next one's context */
   int checks;             /* calls are compared before they begin */
-  int broken;             /* a call has failed */
+  int broken;             /* a call has failed: nothing is waited for any more */
+  char why[512];          /* its message */
   double timeout;         /* seconds that a rank waits for one that does nothing */
   ms_work *works, **last; /* those under way, in the order in which they began */
 } ms_job;

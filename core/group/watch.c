@@ -23,7 +23,7 @@ typedef struct page {
   _Atomic int64_t used;      /* ticks of the processor that it had used */
   _Atomic int32_t failed;    /* in the first page: a rank of this machine has said why it ends */
   _Atomic uint32_t messages; /* how many are done */
-  int32_t waits;
+  int32_t waits, ended;      /* in a call; for good */
   double since;
   ms_call call;
 } page;
@@ -52,6 +52,14 @@ const char *ms_call_text(const ms_call *c, char *text) {
   return text;
 }
 
+/* What ended is not awaited, although MPI may use the processor until the others end as well. */
+static void end_page(void) {
+  if (!pages || atomic_load(&pages[me].pid) != getpid()) return;
+  atomic_fetch_add(&pages[me].version, 1);
+  pages[me].waits = pages[me].ended = 1;
+  atomic_fetch_add(&pages[me].version, 1);
+}
+
 /* The file is removed at once: the memory lives as long as a rank has it. `name` is new, so what is
  * there was made by a rank of this job. */
 ms_status ms_watch_open(const char *name, int32_t rank, int32_t size) {
@@ -69,6 +77,7 @@ ms_status ms_watch_open(const char *name, int32_t rank, int32_t size) {
   me = rank;
   ranks = size;
   atomic_store(&pages[me].pid, (int32_t)getpid());
+  atexit(end_page); /* before MPI's, which was entered earlier */
   return MS_OK;
 }
 
@@ -188,9 +197,12 @@ static ms_status describe(const char *what) {
   for (int32_t r = 0; r < ranks; r++) {
     page p;
     if (!read_page(r, &p)) continue;
-    at += (size_t)snprintf(text + at, room - at, "%srank %d %s %s", at ? "; " : "", r,
-                           p.waits ? "waits in" : "does something else since",
-                           p.call.number || p.waits ? ms_call_text(&p.call, call) : "its start");
+    at += (size_t)snprintf(
+        text + at, room - at, "%srank %d %s %s", at ? "; " : "", r,
+        p.ended   ? "has ended after"
+        : p.waits ? "waits in"
+                  : "does something else since",
+        p.call.number || (p.waits && !p.ended) ? ms_call_text(&p.call, call) : "its start");
   }
   ms_status st = MS_FAIL(MS_EGROUP, "group: %s: %s", what, text);
   ms_free(text);
@@ -199,7 +211,7 @@ static ms_status describe(const char *what) {
 
 enum { FRESH = 10 }; /* seconds for which what was heard holds */
 
-/* Whether all ranks wait. */
+/* Whether all ranks wait, but for those that have ended. */
 static int all_wait(double now) {
   for (int32_t r = 0; r < ranks; r++) {
     page p;

@@ -119,7 +119,7 @@ void head_sum_row(const head_plan *p, head_scratch *w, float *z, int64_t r) {
 logsum head_outside(const head_plan *p, const head_scratch *w, int g, int64_t vocab, int32_t mark) {
   logsum s = logsum_none();
   for (int k = 0; k < p->ranges && p->bound[k] < vocab; k++)
-    logsum_add(&s, w->range[g * p->ranges + k], p->inv_t[g]);
+    logsum_join(&s, w->range[g * p->ranges + k], p->inv_t[g]);
   for (int64_t i = 0; i < w->ids; i++)
     if (w->mark[i] != mark && w->id[i] < vocab) logsum_add(&s, (logsum){w->z[i], 1}, p->inv_t[g]);
   return s;

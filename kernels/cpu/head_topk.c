@@ -97,7 +97,7 @@ static void topk_values(const head_plan *p, head_scratch *w, int term, support *
   objective_sums sums = {0, 0, 0, 0};
   float inv_t = p->inv_t[p->group[term]];
   c->student = c->rest;
-  logsum_add(&c->student, logsum_list(NULL, s->z, NULL, t->k, inv_t), inv_t);
+  logsum_join(&c->student, logsum_list(NULL, s->z, NULL, t->k, inv_t), inv_t);
   c->teacher_top = teacher_top(s, t->k);
   c->agree = c->student_top == c->teacher_top;
   c->teacher_mass = mass_of(s->log_p, t->k);

@@ -31,13 +31,11 @@ static inline void logsum_add(logsum *s, logsum x, float inv_t) {
   }
 }
 
-/* Adds what another part of the ids has: a sum that is not a number stays one, also where its part has no
+/* Adds what other ids have: a sum that is not a number stays one, also where its part has no
  * largest number. */
 static inline void logsum_join(logsum *s, logsum x, float inv_t) {
-  if (isnan(x.sum))
-    s->sum = NAN;
-  else
-    logsum_add(s, x, inv_t);
+  logsum_add(s, x, inv_t);
+  if (isnan(x.sum)) s->sum = NAN;
 }
 
 static inline double logsum_log(logsum s) { return log(s.sum); }

@@ -219,6 +219,24 @@ static int all(void) {
 
 /* ---- faults: each rank does something else ---- */
 
+/* Calls under way differ: rank 0 must be told, although it waits for a later one than that, and although
+ * the other rank, which has seen it as well, does not end. */
+static ms_status part_ways(ms_group *g) {
+  static float x[2][8];
+  static int64_t count[8] = {8};
+  ms_work *work[2] = {0};
+  if (g->rank) {
+    ms_status st = g->ops->all_gather(g, NULL, x, MS_F32, count, NULL);
+    sleep(4);
+    return st == MS_OK ? MS_FAIL(MS_EGROUP, "another call than the other rank's is done") : MS_OK;
+  }
+  double since = ms_clock();
+  ms_status st = g->ops->all_reduce(g, NULL, x[0], MS_F32, 8, MS_SUM, &work[0]);
+  if (st == MS_OK) st = g->ops->all_reduce(g, NULL, x[1], MS_F32, 8, MS_SUM, &work[1]);
+  if (st == MS_OK) st = ms_work_wait(work[1]);
+  return ms_clock() - since < 2 ? st : MS_OK;
+}
+
 static ms_status mistake(const char *what) {
   ms_group *g = world, *pair;
   float x[8] = {0};
@@ -237,6 +255,8 @@ static ms_status mistake(const char *what) {
   }
   if (!strcmp(what, "missing")) /* the first one is done, and sleeps: nobody works */
     return first ? (sleep(30), MS_OK) : g->ops->barrier(g);
+  if (!strcmp(what, "gone")) return first ? MS_OK : g->ops->barrier(g);
+  if (!strcmp(what, "parted")) return part_ways(g);
   if (!strcmp(what, "busy")) { /* no hang: longer than the time-out, but at work */
     for (double since = ms_clock(); first && ms_clock() - since < 4;) x[0] += 1;
     return g->ops->barrier(g);
@@ -288,6 +308,10 @@ static int launch(const char *program) {
   TEST("where no rank goes on, that is an error, which says where each is");
   CHECK(run(self, 2, "group", "MS_GROUP_TIMEOUT=3"));
   CHECK(run(self, 3, "group", "MS_GROUP_TIMEOUT=3"));
+  TEST("ranks whose calls under way differ are told, whatever they wait for");
+  CHECK(run(self, 2, "parted", "MS_GROUP_CHECK=1 MS_GROUP_TIMEOUT=3"));
+  TEST("a rank that has ended is not waited for");
+  CHECK(run(self, 2, "gone", "MS_GROUP_TIMEOUT=2"));
   TEST("a rank that does nothing is not waited for; one that works is");
   CHECK(run(self, 2, "missing", "MS_GROUP_TIMEOUT=2"));
   CHECK(!run(self, 2, "busy", "MS_GROUP_TIMEOUT=2"));

@@ -62,6 +62,7 @@ static ms_head_weights part(ms_head_weights h, int cut) {
 typedef struct problem {
   ms_head_weights student, teacher;
   int kind, k, on, gradient, spare; /* spare: weights are -inf, and d_hidden is not looked at */
+  int whole;                        /* every rank has all of the teacher's head */
   int64_t vocab, budget;
   int terms;
   ms_term term[TERMS]; /* but for their targets */
@@ -181,8 +182,8 @@ static void check_cut(const problem *p, int cut, const answer *want) {
   static answer got;
   ms_head_weights student = part(p->student, cut), teacher = p->teacher;
   /* cut where the student is: vocab_cut does that */
-  teacher = part(teacher, cut);
-  if (cut < 3 && p->teacher.vocab != p->student.vocab) {
+  if (!p->whole) teacher = part(teacher, cut);
+  if (!p->whole && cut < 3 && p->teacher.vocab != p->student.vocab) {
     int last = world->rank + 1 == world->size;
     teacher.first_id = student.first_id;
     teacher.vocab = (last ? TEACHER : student.first_id + student.vocab) - student.first_id;
@@ -342,6 +343,72 @@ static void equal_sides(void) {
     }
 }
 
+static void whole_teacher(void) {
+  TEST("a teacher whose head is whole beside a student's in parts");
+  for (int kind = MS_TARGET_TOPK; kind <= MS_TARGET_LOGITS; kind++)
+    for (int o = 0; o < MS_OBJECTIVE_COUNT; o++) {
+      problem p = of(o, kind, MS_TAIL_BUCKET, 2);
+      p.whole = 1;
+      check(&p);
+    }
+}
+
+/* The same few rows again and again: the first one of equal ids is the largest one. */
+static void ties(void) {
+  TEST("equal logits in several parts: the lowest id is the largest");
+  for (int i = 0; i < VOCAB; i++)
+    memcpy(head + i * WIDTH, head + i % 5 * WIDTH, WIDTH * sizeof *head);
+  for (int same = 0; same < 2; same++) {
+    for (int kind = MS_TARGET_TOPK; kind <= MS_TARGET_LOGITS; kind++)
+      for (int o = 0; o < MS_OBJECTIVE_COUNT; o++) {
+        problem p = of(o, kind, MS_TAIL_BUCKET, 1);
+        check(&p);
+      }
+    for (int i = 0; i < TEACHER; i++)
+      memcpy(t_head + i * WIDTH, t_head + i % 7 * WIDTH, WIDTH * sizeof *head);
+  }
+  fill_all();
+}
+
+/* A row of which some logit is NaN has that for its losses, and none of its gradient is finite: checked by
+ * the sums over rows and ranks. */
+static void spoils(problem *p, int cut, int row) {
+  static answer want, got;
+  ms_head_weights student = part(p->student, cut);
+  CHECK(learn(p, p->student, p->teacher, 0, &want) == MS_OK);
+  p->whole = 1;
+  CHECK(learn(p, student, p->teacher, 1, &got) == MS_OK);
+  CHECK(world->ops->all_reduce(world, NULL, got.d_hidden, MS_F32, ROWS * WIDTH, MS_SUM, NULL) ==
+        MS_OK);
+  for (int i = 0; i < p->terms; i++)
+    for (int r = 0; r < ROWS; r++) {
+      double of = want.each[(r * p->terms + i) * MS_HEAD_EACH];
+      double is = got.each[(r * p->terms + i) * MS_HEAD_EACH];
+      int active = (p->term[i].on == MS_ON_ALL ? all : response)[r] > 0;
+      CHECK(isnan(of) == (active && (row < 0 || r == row)));
+      CHECK(isnan(is) == isnan(of));
+      if (i == 0 && isnan(of)) CHECK(isnan(got.d_hidden[r * WIDTH]));
+    }
+}
+
+static void not_a_number(void) {
+  TEST("a NaN among the logits of any part is seen everywhere");
+  for (int kind = MS_TARGET_TOPK; kind <= MS_TARGET_LOGITS; kind++)
+    for (int cut = 0; cut < 2; cut++)
+      for (int32_t r = 0; r < world->size; r++)
+        for (int few = 0; few < 2; few++) {
+          problem p = of(MS_OBJECTIVE_js, kind, MS_TAIL_BUCKET, 1);
+          int64_t from = border(cut, r, VOCAB), end = border(cut, r + 1, VOCAB);
+          if (few) end = from + 1;
+          for (int64_t i = from; i < end; i++) head[i * WIDTH] = NAN;
+          spoils(&p, cut, -1);
+          fill_all();
+          hidden[3 * WIDTH] = NAN;
+          spoils(&p, cut, 3);
+          fill_all();
+        }
+}
+
 static void topk_of_all(void) {
   static const int k[] = {1, 3, 7, 40, 83};
   TEST("the top-k of parts is that of all ids, ties by lower id");
@@ -397,6 +464,9 @@ static int ranks(void) {
   several_terms();
   forbidden_parts();
   equal_sides();
+  whole_teacher();
+  ties();
+  not_a_number();
   topk_of_all();
   cut_elsewhere();
   ms_device_close(dev);

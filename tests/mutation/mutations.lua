@@ -38,6 +38,10 @@ return {
     old = 'if (now - stuck >= (timeout < STUCK ? timeout : STUCK))', new = 'if (0)' },
   { name = 'a rank at work is taken for one that does nothing', file = 'core/group/watch.c', specs = { 'groups.c' },
     old = 'if (somebody_works() || goes_on) idle = now;', new = 'if (goes_on) idle = now;' },
+  { name = 'a rank that has ended is waited for', file = 'core/group/watch.c', specs = { 'groups.c' },
+    old = 'atexit(end_page);', new = '' },
+  { name = 'a call that failed is known only to who waits for it', file = 'core/group/exchange.c',
+    specs = { 'groups.c' }, old = 'j->broken = 1;\n  snprintf', new = 'snprintf' },
   { name = 'every rank takes what the first one does', file = 'lua/moonstill/base/ranks.lua', specs = { 'ranks' },
     old = 'if takes[i] == self.rank then', new = 'if takes[i] == 0 then' },
   { name = 'micro-batches are dealt out in turn', file = 'lua/moonstill/base/ranks.lua', specs = { 'ranks' },
@@ -339,6 +343,10 @@ return {
     new = ': 0;\n  if (rest.max > -INFINITY) {\n    float sum = 0;\n'
       .. '    for (int32_t j = 0; j < a->k; j++) sum += expf(lp[j]);\n'
       .. '    a->log_rest[r] = logf(fmaxf(1 - sum, 1e-10f));\n  }' },
+  { name = 'a part of which no logit is a number is left out', file = 'kernels/cpu/head_sums.c', specs = parts,
+    old = 'logsum_join(&s, w->range', new = 'logsum_add(&s, w->range' },
+  { name = 'a sum that is no number in one part is one in all', file = 'kernels/cpu/logsum.h', specs = parts,
+    old = 'if (isnan(x.sum)) s->sum = NAN;', new = '' },
   { name = 'no gradient outside the support', file = 'kernels/cpu/head_topk.c', specs = head,
     old = 'head_spread(p, w, p->group[term], t->vocab, term + 1, c->rest.max, d / c->rest.sum);', new = '(void)0;' },
   { name = 'renormalize does nothing', file = 'kernels/cpu/head_topk.c', specs = head,
