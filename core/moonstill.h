@@ -440,14 +440,16 @@ ms_status ms_model_save_check(const char *path);
 void ms_model_free(ms_model *model);
 
 /* An error that names the first parameter, and its row and column from 0, that holds NaN or
- * infinity. Opening a folder and reading a checkpoint look for themselves. */
+ * infinity. The ranks of a model that is cut call it together. Opening a folder and reading a checkpoint
+ * look for themselves. */
 ms_status ms_model_check_finite(const ms_model *model);
 /* config.json as this model would write it. */
 ms_status ms_model_config(const ms_model *model, char **json);
 /* A JSON object of facts: family, parameters, layers, hidden_size, vocab, heads, kv_heads, head_dim,
  * dtype, tied, context, path; and "memory": bytes of each arena. */
 ms_status ms_model_info(const ms_model *model, char **json);
-/* Of configuration and weights: 32 hexadecimal digits, the same for models that compute the same. */
+/* Of configuration and weights: 32 hexadecimal digits, the same for models that compute the same, however
+ * they are cut. The ranks of one that is cut call it together. */
 ms_status ms_model_hash(const ms_model *model, char **text);
 int32_t ms_model_parameter_count(const ms_model *model); /* tensors, tied ones once */
 const char *ms_model_parameter_name(const ms_model *model, int32_t i); /* Hugging Face's name */

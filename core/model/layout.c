@@ -386,20 +386,29 @@ ms_status ms_model_gradient(ms_model *m, int32_t i, ms_tensor **gradient) {
   return MS_OK;
 }
 
-ms_status ms_model_check_finite(const ms_model *m) {
+/* Where in the whole tensor element `at` of this rank's part is. */
+static int64_t whole_place(const ms_model *m, int32_t i, int64_t at) {
+  ms_piece piece[MS_MAX_PIECES];
+  ms_share_pieces(m, i, at, 1, piece);
+  return piece->rows.first;
+}
+
+static ms_status check_finite(const ms_model *m, int32_t i) {
+  const ms_parameter *p = &m->parameter[i];
   char place[80];
   int64_t at;
-  MS_TRY(ms_weights_settle(m));
-  for (int32_t i = 0; i < m->parameters; i++) {
-    const ms_parameter *p = &m->parameter[i];
-    MS_TRY(MS_OP(m->dev, not_finite, &at, p->w, m->dtype, p->count));
-    if (at >= 0)
-      return MS_FAIL(MS_EINVAL,
-                     "model: '%s' holds NaN or infinity, first at %s: its training has diverged; "
-                     "begin again with a smaller learning rate",
-                     p->name, ms_place_text(p->rank, p->shape, at, place));
-  }
-  return MS_OK;
+  MS_TRY(MS_OP(m->dev, not_finite, &at, p->w, m->dtype, p->count));
+  if (at < 0) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "model: '%s' holds NaN or infinity, first at %s: its training has diverged; begin "
+                 "again with a smaller learning rate",
+                 p->name, ms_place_text(p->rank, p->whole, whole_place(m, i, at), place));
+}
+
+ms_status ms_model_check_finite(const ms_model *m) {
+  ms_status st = ms_weights_settle(m);
+  for (int32_t i = 0; i < m->parameters && st == MS_OK; i++) st = check_finite(m, i);
+  return ms_group_agree(m->share.group, st);
 }
 
 ms_status ms_model_zero_gradients(ms_model *m) {

@@ -1,5 +1,6 @@
 /* parts.c - models cut over ranks, from folders and into them. The program starts itself under mpirun with
  * 1 to 4 ranks, which compare their parts with the whole model. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +108,82 @@ static void copied(const char *config) {
   ms_model_free(whole);
 }
 
+static int same_hash(const ms_model *a, const ms_model *b) {
+  char *x = NULL, *y = NULL;
+  CHECK(ms_model_hash(a, &x) == MS_OK && ms_model_hash(b, &y) == MS_OK);
+  int same = x && y && strlen(x) == 32 && !strcmp(x, y);
+  ms_text_free(x);
+  ms_text_free(y);
+  return same;
+}
+
+/* Turns the lowest bit of an element of the whole tensor, wherever a rank has it. */
+static void turn(ms_model *m, int32_t i, int64_t row, int64_t col) {
+  ms_parameter *p = &m->parameter[i];
+  ms_run run[MS_MAX_RUNS];
+  int n = ms_share_runs(m, i, run);
+  for (int k = 0; k < n; k++) {
+    if (row < run[k].row || row >= run[k].row + run[k].rows) continue;
+    if (col < run[k].col || col >= run[k].col + run[k].cols) continue;
+    int64_t at = (run[k].held + row - run[k].row) * run[k].cols + col - run[k].col;
+    if (m->dtype == MS_BF16)
+      ((uint16_t *)p->w)[at] ^= 1;
+    else
+      ((uint32_t *)p->w)[at] ^= 1;
+  }
+}
+
+/* The hash is that of the whole model, before and after any one element changes. */
+static void hashed(const char *config, int dtype) {
+  ms_model *whole = created(config, 5, NULL, dtype), *part = created(config, 5, world, dtype);
+  CHECK(same_hash(part, whole));
+  for (int32_t i = 0; i < whole->parameters; i++) {
+    const ms_parameter *p = &whole->parameter[i];
+    int64_t cols = p->rank == 2 ? p->whole[1] : 1, row = i * 7 % p->whole[0], col = i * 5 % cols;
+    turn(whole, i, row, col);
+    CHECK(!same_hash(part, whole));
+    turn(part, i, row, col);
+    CHECK(same_hash(part, whole));
+  }
+  ms_model_free(part);
+  ms_model_free(whole);
+}
+
+/* Equal values in other places are another model. */
+static void hash_knows_places(void) {
+  ms_model *a = created(PLAIN, 5, world, MS_F32), *b = created(PLAIN, 5, world, MS_F32);
+  int32_t *x = a->parameter[1].w, *y = b->parameter[1].w;
+  memset(x, 0, (size_t)a->parameter[1].count * sizeof *x);
+  memset(y, 0, (size_t)b->parameter[1].count * sizeof *y);
+  x[0] = y[1] = 0x3f800000;
+  CHECK(!same_hash(a, b));
+  ms_model_free(a);
+  ms_model_free(b);
+}
+
+/* What is not finite in one rank's part is said by all, with its place in the whole tensor. */
+static void checked(const char *config) {
+  for (int32_t failing = 0; failing < world->size; failing++) {
+    ms_model *m = created(config, 5, world, MS_F32);
+    CHECK(ms_model_check_finite(m) == MS_OK);
+    int32_t i = m->parameters - 2; /* a matrix of columns that are cut, or a norm after it */
+    const ms_parameter *p = &m->parameter[i];
+    ms_run run[MS_MAX_RUNS];
+    char place[80], want[8 * 80] = "";
+    ms_share_runs(m, i, run);
+    int64_t width = p->rank == 2 ? p->whole[1] : 1;
+    int64_t at = (run->row + run->rows - 1) * width + run->col + run->cols - 1;
+    if (world->rank == failing) {
+      ((float *)p->w)[run->rows * run->cols - 1] = INFINITY;
+      snprintf(want, sizeof want, "'%s' holds NaN or infinity, first at %s", p->name,
+               ms_place_text(p->rank, p->whole, at, place));
+    }
+    CHECK(world->ops->broadcast(world, NULL, want, MS_U8, sizeof want, failing, NULL) == MS_OK);
+    CHECK(ms_model_check_finite(m) != MS_OK && strstr(ms_last_error(), want));
+    ms_model_free(m);
+  }
+}
+
 /* A folder that one rank cannot read is an error on all. */
 static void seen_by_some(void) {
   ms_model *whole = created(PLAIN, 7, NULL, MS_F32), *part = NULL;
@@ -134,7 +211,12 @@ static int all(void) {
       read_from(configs[i], dtypes[d], MS_BF16, 5000);
     }
     copied(configs[i]);
+    hashed(configs[i], MS_F32);
+    hashed(configs[i], MS_BF16);
+    checked(configs[i]);
   }
+  TEST("places count in a hash");
+  hash_knows_places();
   TEST("a folder that one rank cannot see");
   seen_by_some();
   return test_end();
