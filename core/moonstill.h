@@ -183,6 +183,9 @@ ms_group *ms_group_self(void);
  * OMP_NUM_THREADS says otherwise. MS_GROUP=self: alone all the same; MS_GROUP_TIMEOUT: seconds that a rank
  * waits for one that does nothing; MS_GROUP_CHECK=1: all ranks' calls are compared before they begin. */
 ms_status ms_group_world(ms_group **group);
+/* The first of the ranks of this one's machine: those that share its memory; this rank where it is alone,
+ * or where that is not known. Once they have joined. */
+int32_t ms_group_machine(void);
 /* Called by a rank that fails, before it says why: 1 where it is the first one of its machine, 0 where
  * another was, -1 where it is the first one but rank 0 is elsewhere, or that is not known. */
 int ms_group_fails(void);

@@ -105,6 +105,11 @@ ms_status ms_group_world(ms_group **out) {
   return MS_OK;
 }
 
+int32_t ms_group_machine(void) {
+  int32_t first = ms_watch_first();
+  return first >= 0 ? first : world ? world->rank : 0;
+}
+
 int ms_group_fails(void) { return ms_watch_fails(); }
 
 void ms_group_abort(int status) {

@@ -68,6 +68,15 @@ function methods:most(x)
   return math.max(unpack(self:sum(all)))
 end
 
+--- The number of the last rank that calls this with false; nil where none does.
+--- @package
+--- @param yes boolean
+--- @return integer?
+function methods:lacking(yes)
+  local last = self:most(yes and -1 or self.rank)
+  return last >= 0 and last or nil
+end
+
 -- A value as bytes, of which the first tells its type.
 local function pack(value)
   if value == nil then return '' end
@@ -217,6 +226,24 @@ end
 --- @return ms_ranks
 function M.alone() return ranks_of(C.ms_group_self(), M.world().prints) end
 
+local machine
+
+--- The ranks of this process's machine, those that share its memory. All ranks make the first call
+--- together.
+--- @package
+--- @return ms_ranks
+function M.machine()
+  local all = M.world()
+  if all.size == 1 then return all end
+  machine = machine or all:split(C.ms_group_machine(), all.rank)
+  return machine
+end
+
+--- Whether this rank does alone what others wait for, see `ranks:write`.
+--- @package
+--- @return boolean
+function M.is_writing() return writing end
+
 --- The number of this process among those it was launched with, which is known before it joins
 --- them.
 --- @return integer
@@ -238,6 +265,16 @@ end
 function M.host()
   local name = ffi.new 'char[256]'
   return ffi.C.gethostname(name, 255) == 0 and ffi.string(name) or '?'
+end
+
+--- A name that nothing has yet.
+--- @package
+--- @return string
+function M.random_name()
+  local source = assert(io.open('/dev/urandom', 'rb'))
+  local bytes = source:read(12)
+  source:close()
+  return (bytes:gsub('.', function(c) return ('%02x'):format(c:byte()) end))
 end
 
 --- The log of a rank.
@@ -263,11 +300,14 @@ end
 --- All ranks call it, before they make what prints.
 --- @package
 --- @param folder string
+--- @return string? # with a file: a line that says who and where this is
 function M.log_in(folder)
   local all = M.world()
-  if all.rank == 0 then return end
+  if all.rank == 0 then return nil end
   print_into(M.log_path(folder, all.rank))
   all.prints = true
+  return ('rank %d of %d, on %s, %s'):format(all.rank, all.size, M.host(),
+    os.date '%Y-%m-%d %H:%M:%S')
 end
 
 --- Writes a file, as a whole or not at all, on the rank that writes; all wait for it.

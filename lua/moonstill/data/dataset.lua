@@ -47,6 +47,7 @@ local ranks = require 'moonstill.base.ranks'
 local rows = require 'moonstill.data.rows'
 local samples_of = require 'moonstill.data.samples'
 local schema = require 'moonstill.base.schema'
+local shared = require 'moonstill.data.shared'
 local sources = require 'moonstill.data.sources'
 local strict = require 'moonstill.base.strict'
 local option, optional = schema.option, schema.optional
@@ -474,34 +475,49 @@ local function fill_cache(list, chat, o, path, rows_hash)
   for _, why in ipairs(notes) do
     say({ options = o }, ('note: dataset: not kept in the cache: %s'):format(why))
   end
-  if not is_kept then return s, report end
+  if not is_kept then return s, report, lines end
   local bytes, count = cache.size(path:match '^(.*)/')
-  return s, report, ('kept in %s (%s); all %d there have %s: ms.cache.clear() removes them'):format(
-    path, progress.bytes(s:bytes()), count, progress.bytes(bytes))
+  local line = ('kept in %s (%s); all %d there have %s: ms.cache.clear() removes them'):format(path,
+    progress.bytes(s:bytes()), count, progress.bytes(bytes))
+  return s, report, lines, line
+end
+
+-- A hash of rows as functions leave them; nil where rows are what the files say.
+local function hash_rows(list, o)
+  if not filling.are_made(list, o) then return nil end
+  local digest = kept.digest()
+  filling.hash(list, o, digest)
+  return digest:text()
 end
 
 -- The samples of sources, from the cache or read anew and then kept there. Returns them, their
--- report, and a line about the cache.
-local function obtain(list, chat, o)
-  local folder, made = cache.folder(o.cache), filling.are_made(list, o)
+-- report, what was said of the rows, a line about the cache, and the hash of rows, if any; where it
+-- is asked for, there is one of all that functions have made.
+local function obtain(list, chat, o, hashes)
+  local folder = cache.folder(o.cache)
   if not folder or not kept.is_worth(list, o.cache) then
-    local s = samples_of.new()
-    return s, (filling.fill(list, chat, o, s))
+    local s, digest = samples_of.new(), hashes and filling.are_made(list, o) and kept.digest()
+    local report, lines = filling.fill(list, chat, o, s, digest or nil)
+    return s, report, lines, nil, digest and digest:text() or nil
   end
-  local rows_hash
-  if made then
-    rows_hash = kept.digest()
-    filling.hash(list, o, rows_hash)
-    rows_hash = rows_hash:text()
-  end
+  local rows_hash = hash_rows(list, o)
   local path = ('%s/%s'):format(folder, kept.key(list, chat, o, rows_hash))
   local found, report, lines = kept.find(path, list)
   if found then
     for _, line in ipairs(lines) do say({ options = o }, line) end
-    return found, report, ('tokenised before: %s'):format(path)
+    return found, report, lines, ('tokenised before: %s'):format(path), rows_hash
   end
   if report then say({ options = o }, 'note: dataset: made anew: ' .. report) end
-  return fill_cache(list, chat, o, path, rows_hash)
+  local s, line
+  s, report, lines, line = fill_cache(list, chat, o, path, rows_hash)
+  return s, report, lines, line, rows_hash
+end
+
+-- The same of ranks: one rank of each machine does it, and the others take what it has made.
+local function obtain_together(list, chat, o)
+  return shared.obtain(list, { name = 'dataset', obtain = function(hashes)
+    return obtain(list, chat, o, hashes)
+  end, hash = function() return hash_rows(list, o) end })
 end
 
 --- Reads and tokenises files, or takes rows as they are.
@@ -520,7 +536,7 @@ function M.open(source, chat, options)
   local o = schema.take('dataset', functions, options)
   check_ignored(o)
   chat = chat:with(options)
-  local all, report, line = obtain(list, chat, o)
+  local all, report, line = obtain_together(list, chat, o)
   local names = {}
   for i, each in ipairs(list) do names[i] = each.name end
   local self = over({ chat = chat, options = o, sources = list, paths = sources.paths(list),

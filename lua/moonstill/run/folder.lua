@@ -28,10 +28,7 @@ local PATIENCE = 5 -- seconds until a file that one machine has made must be see
 
 -- A file of a new name in the folder, of which no other folder can have one.
 local function make_mark(output)
-  local source = assert(io.open('/dev/urandom', 'rb'))
-  local name = source:read(8):gsub('.', function(c) return ('%02x'):format(c:byte()) end)
-  source:close()
-  local path = output .. '/.moonstill-seen-' .. name
+  local path = output .. '/.moonstill-seen-' .. ranks.random_name()
   check.file(C.ms_file_write(path, '', 0))
   return path
 end
@@ -52,9 +49,9 @@ local function check_shared(run)
   local all = run.ranks
   if all.size == 1 then return end
   local path = all:write(make_mark, run.output)
-  local blind = all:most(is_seen(path) and -1 or all.rank)
+  local blind = all:lacking(is_seen(path))
   all:write(remove, path)
-  if blind < 0 then return end
+  if not blind then return end
   fail('run.open: rank %d, on %s, does not see what rank 0, on %s, writes into %s: the output must '
     .. 'be a folder that all machines share', blind, all:from(blind, ranks.host()),
     all:first(ranks.host()), run.output)

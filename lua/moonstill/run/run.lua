@@ -338,11 +338,10 @@ local function open_logs(run)
   all:write(make_folder, logs)
   run:say(('log: ranks 1 to %d say how they go in %s'):format(all.size - 1,
     ranks.log_path(logs, 'N')))
-  ranks.log_in(logs)
-  if all.rank == 0 then return end
+  local head = ranks.log_in(logs)
+  if not head then return end
   run.progress = progress.new(all, { quiet = run.quiet })
-  run:say(('rank %d of %d, on %s, %s'):format(all.rank, all.size, ranks.host(),
-    os.date '%Y-%m-%d %H:%M:%S'))
+  run:say(head)
 end
 
 -- The student's folder, and those of checkpoints, say how the data's turns are written.
