@@ -35,6 +35,7 @@ typedef struct ms_map ms_map;
 typedef struct ms_model ms_model;
 typedef struct ms_target ms_target;
 typedef struct ms_group ms_group;
+typedef struct ms_plan ms_plan;
 typedef struct ms_generator ms_generator;
 typedef struct ms_optimizer ms_optimizer;
 
@@ -200,6 +201,58 @@ ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group 
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
 /* Gives the root's bytes to all; every rank calls with as many. */
 ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t root);
+
+/* ---- the transfer's plan: who sends what to whom where one model's ranks need what another's have ---- */
+
+/* A model's ranks on one side: dp models of tp ranks each; rank[d * tp + t] has part t of model d. */
+typedef struct ms_plan_side {
+  int32_t dp, tp;
+  const int32_t *rank;
+} ms_plan_side;
+/* ranks: how many there are, whose numbers are below it. machine[ranks]: the number of each one's
+ * machine; NULL: one for all. within, between: bytes a second of a message that stays on a machine, or leaves it;
+ * latency: seconds that any takes before its first byte. */
+typedef struct ms_plan_options {
+  int32_t ranks, reserved;
+  const int32_t *machine;
+  double within, between, latency;
+} ms_plan_options;
+/* First what is needed enters the groups of the receiver's tp ranks, then it is exchanged within them. */
+enum { MS_PLAN_SEND, MS_PLAN_EXCHANGE };
+/* Between two ranks there is one message in a stage. `phase` counts from 0 in each stage; in one, no
+ * rank sends twice and none receives twice. `sample`: which ones, ascending; `rows` of all of them, of
+ * each at least one. begins, ends: seconds, after ms_plan_predict. */
+typedef struct ms_plan_message {
+  int32_t stage, phase, from, to, samples;
+  const int32_t *sample;
+  int64_t rows;
+  double begins, ends;
+} ms_plan_message;
+/* For a layout, which is copied. The sides may have ranks in common. */
+ms_status ms_plan_new(const ms_plan_side *from, const ms_plan_side *to, const ms_plan_options *options,
+                      ms_plan **out);
+/* For a step: sample i has rows[i] rows, which every rank of the sender's model from[i] has, and every
+ * one of the receiver's model to[i] needs (-1: nobody does). A function of its arguments: ranks that
+ * fill alike have the same messages. What a rank has itself, as one of both models, is in no message to
+ * it, nor is a sample without rows; all else that it needs comes once. The ranks of a model exchange
+ * what one of them has; what none has, one of them is sent. */
+ms_status ms_plan_fill(ms_plan *plan, int32_t samples, const int32_t *rows, const int32_t *from,
+                       const int32_t *to);
+/* In the order in which ranks post them, by stage, phase and sender, until the plan is filled again:
+ * ranks that keep to it cannot wait for each other in a circle, even if each call waits for its other
+ * side. */
+const ms_plan_message *ms_plan_messages(const ms_plan *plan, int32_t *count);
+/* The places among them of those that a rank sends or receives, ascending. */
+const int32_t *ms_plan_of_rank(const ms_plan *plan, int32_t rank, int32_t *count);
+/* As many as the rank that sends or receives the most messages of a stage has of them. */
+int32_t ms_plan_phases(const ms_plan *plan, int stage);
+/* Bytes of a row of a target. width: k, the size of the hidden state, or the vocabulary; dtype: of the
+ * log-probabilities or the states, MS_F32 or MS_BF16. */
+ms_status ms_plan_row_bytes(int kind, int64_t width, int dtype, int64_t *bytes);
+/* When messages begin and end, where each rank sends one at a time and receives one at a time, in their
+ * order, and gives nothing on before it has all that is sent to it. *seconds: when the last one ends. */
+ms_status ms_plan_predict(ms_plan *plan, int64_t row_bytes, double *seconds);
+void ms_plan_free(ms_plan *plan);
 
 /* ---- operations: one kernel each, on tensors of one device ---- */
 
