@@ -563,6 +563,27 @@ static void stays_on_the_machine(void) {
   ms_plan_free(plan);
 }
 
+/* Two ranks of four have all samples: each gives half of them to the other two. */
+static void gives_on_in_turn(void) {
+  ms_plan *plan;
+  int32_t count;
+  int64_t rows[4] = {0};
+  l.ranks = 0;
+  place(0, 1, 2, 0, 1);
+  place(1, 1, 4, 0, 1);
+  s.n = 10;
+  for (int32_t i = 0; i < s.n; i++) s.rows[i] = 7, s.from[i] = s.to[i] = 0;
+  CHECK(make_plan(&plan) == MS_OK);
+  CHECK(ms_plan_fill(plan, s.n, s.rows, s.from, s.to) == MS_OK);
+  const ms_plan_message *m = ms_plan_messages(plan, &count);
+  for (int32_t k = 0; k < count; k++) {
+    CHECK(m[k].stage == MS_PLAN_EXCHANGE);
+    rows[m[k].from] += m[k].rows;
+  }
+  CHECK(count == 4 && rows[0] == 70 && rows[1] == 70);
+  ms_plan_free(plan);
+}
+
 static int fails_with(ms_status st, const char *what) {
   if (st == MS_EINVAL && strstr(ms_last_error(), what)) return 1;
   printf("  status %d, \"%s\" has no \"%s\"\n", st, ms_last_error(), what);
@@ -672,6 +693,8 @@ int main(void) {
   nothing_to_send();
   TEST("a sender on the receiver's machine is taken");
   stays_on_the_machine();
+  TEST("ranks that have samples themselves give them on in turn");
+  gives_on_in_turn();
   TEST("what is no layout or no step is refused");
   refuses();
   TEST("bytes of a row");

@@ -8,6 +8,7 @@ local attention = { 'attention', 'decoder' }
 local head = { 'head' }
 local parts = { 'head_parallel.c' }
 local kernel_parts = { 'kernel_parts.c' }
+local plan = { 'transfer_plan.c' }
 local files = { 'safetensors', 'model_config', 'weights' }
 local products = { 'gemm', 'gemm.c' }
 local text = { 'tokenizer' }
@@ -45,7 +46,7 @@ return {
   { name = 'every rank takes what the first one does', file = 'lua/moonstill/base/ranks.lua', specs = { 'ranks' },
     old = 'if takes[i] == self.rank then', new = 'if takes[i] == 0 then' },
   { name = 'micro-batches are dealt out in turn', file = 'lua/moonstill/base/ranks.lua', specs = { 'ranks' },
-    old = 'takes[i], cost[best], count[best] = best,', new = 'best = (i - 1) % self.size\n    takes[i], '
+    old = 'takes[i], cost[best], count[best] = best,', new = 'best = (i - 1) % size\n    takes[i], '
       .. 'cost[best], count[best] = best,' },
   { name = 'micro-batches are dealt out by their tokens', file = 'lua/moonstill/data/packing.lua',
     specs = { 'packing' }, old = 'costs[m] = costs[m] + M.cost(self.lengths[i], self.options.width)',
@@ -78,6 +79,61 @@ return {
     old = '  all.prints = true\n', new = '' },
   { name = 'Ctrl-C is not sent on to ranks', file = 'core/launch.c', specs = { 'launch' },
     old = '  kill((pid_t)child, again ? SIGTERM : SIGUSR1);', new = '' },
+  -- the transfer's plan -----------------------------------------------------------------------
+  { name = 'plan: a model\'s first sample is not sent', file = 'core/group/plan.c', specs = plan,
+    old = 'if (has(p, rank, f->from[i])) continue;',
+    new = 'if (has(p, rank, f->from[i]) || k == f->start[model]) continue;' },
+  { name = 'plan: an exchange lacks its last sample', file = 'core/group/plan.c', specs = plan,
+    old = 'for (int32_t k = 0; k < n; k++) {\n    if (has(p, to,',
+    new = 'for (int32_t k = 0; k < n - 1; k++) {\n    if (has(p, to,' },
+  { name = 'plan: what a rank has is given to it', file = 'core/group/plan.c', specs = plan,
+    old = 'if (has(p, to, f->from[sample[k]])) continue;', new = '' },
+  { name = 'plan: what a rank of the model has is sent to the model', file = 'core/group/plan.c', specs = plan,
+    old = 'if (has(p, rank[t], from) && (best < 0', new = 'if (t < 0 && (best < 0' },
+  { name = 'plan: one rank gives on what several have', file = 'core/group/plan.c', specs = plan,
+    old = 'f->given[ranks_of(p, model)[t]] += f->rows[i];', new = '(void)0;' },
+  { name = 'plan: half of a model\'s ranks are sent all', file = 'core/group/plan.c', specs = plan,
+    old = '* p->to.tp / (2 * total)', new = '* p->to.tp / (4 * total)' },
+  { name = 'plan: one rank sends all that its model has', file = 'core/group/plan.c', specs = plan,
+    old = 'if (done < soonest) soonest', new = 'if (t == 0) soonest' },
+  { name = 'plan: samples without rows are sent', file = 'core/group/plan.c', specs = plan,
+    old = 'if (f->rows[i] > 0 && f->to[i] >= 0)', new = 'if (f->to[i] >= 0)' },
+  { name = 'plan: samples are not in order', file = 'core/group/plan.c', specs = plan,
+    old = 'sort_by(f->to, p->to.dp, f->list, f->wanted, f->by_number',
+    new = 'for (int32_t i = 0; i < f->wanted / 2; i++) {\n    int32_t t = f->list[i];\n    '
+      .. 'f->list[i] = f->list[f->wanted - 1 - i], f->list[f->wanted - 1 - i] = t;\n  }\n  '
+      .. 'sort_by(f->to, p->to.dp, f->list, f->wanted, f->by_number' },
+  { name = 'plan: phases are swapped', file = 'core/group/plan.c', specs = plan,
+    old = 'm[i].phase = phase[i];', new = 'm[i].phase = phase[n - 1 - i];' },
+  { name = 'plan: messages are not in the order of phases', file = 'core/group/plan.c', specs = plan,
+    old = 'm[i] = copy[by_phase[i]];', new = 'm[i] = copy[by_sender[i]];' },
+  { name = 'plan: receivers do not know of a message', file = 'core/group/plan.c', specs = plan,
+    old = 'p->of_rank[p->of_start[p->message[k].to]++] = k;',
+    new = 'p->of_rank[p->of_start[p->message[k].to]++] = k ? k - 1 : k;' },
+  { name = 'plan: fast and slow links are mistaken for each other', file = 'core/group/plan.c', specs = plan,
+    old = 'p->machine[from] == p->machine[to] ?', new = 'p->machine[from] != p->machine[to] ?' },
+  { name = 'plan: given on before it is there, in the prediction', file = 'core/group/plan.c', specs = plan,
+    old = 'm->begins = later(m->begins, entered[m->from]);', new = '(void)0;' },
+  { name = 'plan: a receiver takes two messages at once, in the prediction', file = 'core/group/plan.c',
+    specs = plan, old = 'later(sends[m->from], receives[m->to])', new = 'later(sends[m->from], 0)' },
+  { name = 'plan: a row lacks its leftover', file = 'core/group/plan.c', specs = plan,
+    old = '*bytes = width * (4 + size) + 4;', new = '*bytes = width * (4 + size);' },
+  { name = 'plan: a colour that is free at one end alone', file = 'core/group/colours.c', specs = plan,
+    old = 'if (a[w] & b[w]) return (int32_t)(64 * w) + __builtin_ctzll(a[w] & b[w]);',
+    new = 'if (a[w]) return (int32_t)(64 * w) + __builtin_ctzll(a[w]);' },
+  { name = 'plan: a path keeps its colours', file = 'core/group/colours.c', specs = plan,
+    old = '    e->colour = a + b - e->colour;\n', new = '' },
+  { name = 'plan: one phase more than is needed', file = 'core/group/colours.c', specs = plan,
+    old = '    *colours = g.colours;', new = '    *colours = g.colours + 1;' },
+  { name = 'plan: a sample belongs to another model than learns it', file = 'lua/moonstill/data/packing.lua',
+    specs = { 'plan' }, old = 'ranks.deal(self:costs(list), parts)', new = 'ranks.deal(self:costs(list), 1)' },
+  { name = 'plan: a teacher without a grid is cut otherwise than its student', file = 'lua/moonstill/prompt/plan.lua',
+    specs = { 'plan' }, old = 'is_given(cfg.teacher_grid) and cfg.teacher_grid or cfg.grid', new = 'cfg.teacher_grid' },
+  { name = 'plan: rows are counted where nothing is learnt', file = 'lua/moonstill/prompt/planned.lua',
+    specs = { 'plan' }, old = 'if weights[t] > 0 then count = count + 1 end', new = 'count = count + 1' },
+  { name = 'plan: the busiest rank is the one that sends most', file = 'lua/moonstill/prompt/plan.lua',
+    specs = { 'plan' }, old = 'most = math.max(most, sends[m.from], receives[m.to])',
+    new = 'most = math.max(most, sends[m.from] / 2)' },
   -- matrix products ---------------------------------------------------------------------------
   { name = 'the second piece of a sum overwrites the first', file = 'kernels/cpu/gemm.c',
     specs = products, old = 'p->add || w->t0)', new = 'p->add)' },

@@ -26,7 +26,7 @@ end)
 
 describe('work that ranks share', function()
   local class = getmetatable(ranks.world())
-  local function deal(size, costs) return setmetatable({ size = size, rank = 0 }, class):deal(costs) end
+  local function deal(size, costs) return ranks.deal(costs, size) end
 
   it('goes to who has least, the dearest first', function()
     -- in turn they would be 9 + 1 + 1 and 5 + 5

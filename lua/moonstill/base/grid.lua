@@ -153,18 +153,58 @@ local function groups_of(world, list, shape)
   return known
 end
 
+-- Refuses what grids are to have one day.
+local function check_keys(options)
+  for key in sorted.pairs(type(options) == 'table' and options or {}) do
+    if NOT_YET[key] then fail('grid: %s', M.not_yet(key)) end
+  end
+end
+
+--- Where the models of a grid would lie on so many ranks, which need not be there.
+--- @package
+--- @param options? table see `options`
+--- @param size integer
+--- @return { dp: integer, tp: integer, ranks: integer[] }
+function M.layout(options, size)
+  check_keys(options)
+  local o = schema.take('grid', M.options, options)
+  local list = o.ranks and numbers_of(o.ranks, size) or all_of(size)
+  local shape = shape_of(o, #list, not o.ranks)
+  return { dp = shape.dp, tp = shape.tp, ranks = list }
+end
+
+--- Ranks in words: "0-3, 8".
+--- @package
+--- @param list integer[]
+--- @return string
+function M.ranges(list)
+  local parts, first = {}, list[1]
+  for i, rank in ipairs(list) do
+    if list[i + 1] ~= rank + 1 then
+      parts[#parts + 1] = first == rank and tostring(rank) or ('%d-%d'):format(first, rank)
+      first = list[i + 1]
+    end
+  end
+  return table.concat(parts, ', ')
+end
+
+--- A layout in words: "dp 2 x tp 2 on ranks 0-3".
+--- @package
+--- @param layout { dp: integer, tp: integer, ranks: integer[] }
+--- @return string
+function M.shape_text(layout)
+  return ('dp %d x tp %d on ranks %s'):format(layout.dp, layout.tp, M.ranges(layout.ranks))
+end
+
 --- A layout of the ranks that were launched: `ms.grid { tp = 2 }`. All ranks call it alike.
 --- @param options? table see `options`
 --- @return ms_grid
 function M.open(options)
-  for key in sorted.pairs(type(options) == 'table' and options or {}) do
-    if NOT_YET[key] then fail('grid: %s', M.not_yet(key)) end
-  end
-  local o, world = schema.take('grid', M.options, options), ranks.world()
-  local list = o.ranks and numbers_of(o.ranks, world.size) or all_of(world.size)
-  local shape = shape_of(o, #list, not o.ranks)
-  local groups = groups_of(world, list, shape)
-  return setmetatable({ dp = groups.dp, tp = groups.tp, world = world, ranks = list,
+  local world = ranks.world()
+  local layout = M.layout(options, world.size)
+  local shape = { dp = layout.dp, tp = layout.tp }
+  local groups = groups_of(world, layout.ranks, shape)
+  return setmetatable({ dp = groups.dp, tp = groups.tp, world = world, ranks = layout.ranks,
     holds = groups.tp ~= nil, shape = shape }, class)
 end
 

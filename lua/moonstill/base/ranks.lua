@@ -147,23 +147,25 @@ function methods:say(line)
   if self.prints then io.stderr:write(screen.wrapped(2, printable(line), 2), '\n') end
 end
 
---- The number of the rank that takes each entry of a list, whose costs are given: the dearest ones
---- first, each to the rank that has the least so far. A function of its arguments alone.
+--- The number of the one that takes each entry of a list, of so many that share them. The costs of
+--- the entries are given: the dearest ones go first, each to the one that has the least so far. A
+--- function of its arguments alone.
 --- @package
 --- @param costs number[]
+--- @param size integer
 --- @return integer[] # from 0, for each entry
---- @return integer # how many entries the rank has that has most of them
-function methods:deal(costs)
+--- @return integer # how many entries the one has that has most of them
+function M.deal(costs, size)
   local order, cost, count, takes, most = {}, {}, {}, {}, 0
   for i = 1, #costs do order[i] = i end
   table.sort(order, function(a, b)
     if costs[a] ~= costs[b] then return costs[a] > costs[b] end
     return a < b
   end)
-  for rank = 0, self.size - 1 do cost[rank], count[rank] = 0, 0 end
+  for rank = 0, size - 1 do cost[rank], count[rank] = 0, 0 end
   for _, i in ipairs(order) do
     local best = 0
-    for rank = 1, self.size - 1 do
+    for rank = 1, size - 1 do
       if cost[rank] < cost[best] then best = rank end
     end
     takes[i], cost[best], count[best] = best, cost[best] + costs[i], count[best] + 1
@@ -179,7 +181,7 @@ end
 --- @return table
 --- @return integer # how many entries the rank has that has most of them
 function methods:share(list, costs)
-  local part, takes, most = {}, self:deal(costs)
+  local part, takes, most = {}, M.deal(costs, self.size)
   for i, entry in ipairs(list) do
     if takes[i] == self.rank then part[#part + 1] = entry end
   end

@@ -6,6 +6,7 @@
 local arrays = require 'moonstill.data.arrays'
 local check = require 'moonstill.base.check'
 local json = require 'moonstill.base.json'
+local ranks = require 'moonstill.base.ranks'
 local samples = require 'moonstill.data.samples'
 local schema = require 'moonstill.base.schema'
 local strict = require 'moonstill.base.strict'
@@ -143,6 +144,26 @@ function methods:costs(list)
     end
   end
   return costs
+end
+
+--- Which of the models of a grid takes each sample of a step.
+--- @package
+--- @param k integer the step, from 1
+--- @param parts integer how many models there are
+--- @return integer[] # the samples, ascending; one may come twice
+--- @return integer[] # the model of each, from 0
+function methods:owners(k, parts)
+  local list, all, numbers, owners = self:step(k, parts), {}, {}, {}
+  local takes = ranks.deal(self:costs(list), parts)
+  for m, micro in ipairs(list) do
+    for _, i in ipairs(micro) do all[#all + 1] = { i, takes[m] } end
+  end
+  table.sort(all, function(a, b)
+    if a[1] ~= b[1] then return a[1] < b[1] end
+    return a[2] < b[2]
+  end)
+  for n, entry in ipairs(all) do numbers[n], owners[n] = entry[1], entry[2] end
+  return numbers, owners
 end
 
 --- A hash of which samples make each step: equal for equal plans.

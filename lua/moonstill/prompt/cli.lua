@@ -109,6 +109,7 @@ commands = {
   generate = function() return require 'moonstill.prompt.answers'.run(arg) end,
   data = function() return require 'moonstill.prompt.show'.run(arg) end,
   eval = function() return require 'moonstill.prompt.evaluate'.run(arg) end,
+  plan = function() return require 'moonstill.prompt.plan'.run(arg) end,
   inspect = function() return require 'moonstill.prompt.inspect'.run(arg) end,
   ['--help'] = function()
     io.write(require 'moonstill.prompt.usage'.text())

@@ -50,7 +50,8 @@ local function find_mpirun()
 end
 
 -- Commands of one process, which write files or ask a terminal: several would do so side by side.
-local ALONE = { chat = true, generate = true, data = true, eval = true, inspect = true }
+local ALONE = { chat = true, generate = true, data = true, eval = true, inspect = true,
+  plan = true }
 
 -- A path that an option gives, which must be there.
 local function path_of(option, path, kind, what)

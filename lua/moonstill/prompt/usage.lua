@@ -18,13 +18,14 @@ M.commands = {
   { 'data show CONFIG.yaml|FILE [key=value ...]', 'samples as they are learnt, and their lengths' },
   { 'eval STUDENT .. DATA [teacher=FOLDER]', 'loss, KL, agreement and exact answers of models' },
   { 'inspect FOLDER [--weights]', 'what a model folder holds' },
+  { 'plan [RECIPE.lua] [CONFIG.yaml] [ranks=N] ...', 'what teacher and student send, and when' },
   { 'ranks [options]', 'the machine and the process of each rank, and its place in a grid' },
   { '--version', 'this build and its libraries' },
   { '--help', 'this text' },
 }
 
 --- The modules of `prompt/` that are commands, in this order; each has its `command`.
-M.modules = { 'talk', 'answers', 'show', 'evaluate', 'inspect', 'launch' }
+M.modules = { 'talk', 'answers', 'show', 'evaluate', 'inspect', 'plan', 'launch' }
 
 M.statuses = {
   { '0', 'done' },

@@ -29,6 +29,7 @@ local settings = require 'moonstill.run.settings'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
 local template = require 'moonstill.text.template'
+local trace = require 'moonstill.base.trace'
 
 local M = {}
 
@@ -409,6 +410,29 @@ local function read_arguments(state, args, options)
   end
 end
 
+local asking -- what is given the next schema, see schema_of
+
+--- What a recipe calls `config` with, found by running it up to there.
+--- @package
+--- @param path string
+--- @return table? schema nil where the recipe ends without it
+--- @return table? options
+function M.schema_of(path)
+  local chunk, why = loadfile(path)
+  if not chunk then error(why, 0) end
+  local found, stop, outer = {}, {}, arg
+  asking = function(...)
+    found.schema, found.options = ...
+    error(stop, 0)
+  end
+  rawset(_G, 'arg', { [0] = path })
+  local ok, message = xpcall(chunk, function(e) return e == stop and e or trace.handler(e) end)
+  asking = nil
+  rawset(_G, 'arg', outer)
+  if not ok and message ~= stop then error(message, 0) end
+  return found.schema, found.options
+end
+
 --- Reads the command line by a schema: `ms.config { output = "out" }`. With --help it prints the
 --- keys and ends the process.
 --- @param schema table keys, with defaults or declared options; inner tables for groups
@@ -420,6 +444,7 @@ end
 --- @return table the values, nested as in the schema
 function M.read(schema, options)
   if type(schema) ~= 'table' then fail('config: a table of keys is needed') end
+  if asking then asking(schema, options) end
   options = options_of.known('config', { about = true, smoke = true, args = true, common = true,
     others = true }, options)
   local args = options.args or arg or {}
