@@ -118,9 +118,9 @@ end
 --- @package
 --- @param o { title: string, about: string, lanes: { of: integer, name: string }[],
 ---   seconds: number, phases: integer[], messages: { stage: integer, phase: integer, from: integer,
----   to: integer, begins: number, ends: number, title: string }[] } of: the lane's rank; phases: how
----   many each stage has; stages count from 1, phases from 0; messages of ranks without a lane are
----   left out
+---   to: integer, begins: number, ends: number, title: string }[] } of: its rank; phases: how many
+---   each stage has; stages count from 1, phases from 0; messages of ranks without a lane are left
+---   out
 --- @return string
 function M.text(o)
   local out = {}
