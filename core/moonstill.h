@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 8, MS_MAX_RANK = 8 };
+enum { MS_ABI = 9, MS_MAX_RANK = 8 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
