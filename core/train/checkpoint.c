@@ -374,15 +374,16 @@ static ms_status check_file(const char *folder, const char *name, const json_t *
   return st;
 }
 
-/* Reads state.json and compares every file it lists. */
-static ms_status open_state(const char *folder, json_t **out) {
+/* Reads state.json and compares every file it lists; of several ranks each takes some of them. */
+static ms_status open_state(const char *folder, const ms_team *team, json_t **out) {
   const char *name;
   json_t *entry;
+  int32_t i = 0;
   MS_TRY(read_state(folder, out));
   ms_status st = MS_OK;
   json_t *files = json_object_get(*out, "files");
   json_object_foreach(files, name, entry) {
-    st = check_file(folder, name, entry);
+    if (i++ % ms_team_size(team) == ms_team_rank(team)) st = check_file(folder, name, entry);
     if (st != MS_OK) break;
   }
   if (st == MS_OK &&
@@ -490,6 +491,7 @@ static ms_status split(char *text, char ***name, int *count) {
 }
 
 ms_status ms_checkpoint_find(const char *path, char **found) {
+  const ms_team one = {.same = ms_group_self(), .parts = ms_group_self()};
   char *text, **name = NULL;
   int count;
   long long step = INT64_MAX;
@@ -501,7 +503,7 @@ ms_status ms_checkpoint_find(const char *path, char **found) {
     char *folder;
     json_t *state = NULL;
     MS_TRY_OR(end, ms_text_format(&folder, "%s/%s", path, best));
-    st = open_state(folder, &state);
+    st = open_state(folder, &one, &state);
     if (st == MS_OK) {
       json_decref(state);
       *found = folder;
@@ -529,12 +531,15 @@ static ms_status check_has_state(const char *path) {
   return st;
 }
 
-static ms_status read_folder(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
-  json_t *all = NULL;
+static ms_status check_folder(const char *path, const ms_team *team, json_t **all) {
+  MS_TRY(check_has_state(path));
+  return open_state(path, team, all);
+}
+
+static ms_status read_folder(const char *path, ms_model *model, ms_optimizer *opt,
+                             const json_t *all, char **state) {
   char *config = NULL, *weights = NULL, *moments = NULL;
   ms_status st;
-  MS_TRY(check_has_state(path));
-  MS_TRY(open_state(path, &all));
   MS_TRY_OR(end, ms_text_format(&config, "%s/config.json", path));
   MS_TRY_OR(end, ms_text_format(&weights, "%s/model.safetensors", path));
   MS_TRY_OR(end, ms_text_format(&moments, "%s/" OPTIMIZER, path));
@@ -546,20 +551,22 @@ end:
   ms_text_free(moments);
   ms_text_free(weights);
   ms_text_free(config);
-  json_decref(all);
   return st;
 }
 
 ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *opt, char **state) {
   MS_REQUIRE(path && model && opt, "checkpoint: path, model or optimizer missing");
+  json_t *all = NULL;
   *state = NULL;
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
   ms_team team = team_of(opt);
-  ms_status st = ms_team_agree(&team, read_folder(path, model, opt, state));
+  ms_status st = ms_team_agree(&team, check_folder(path, &team, &all));
+  if (st == MS_OK) st = ms_team_agree(&team, read_folder(path, model, opt, all, state));
   if (st != MS_OK) {
     ms_text_free(*state);
     *state = NULL;
   }
+  json_decref(all);
   return st;
 }
 

@@ -163,6 +163,40 @@ describe('a run of several ranks', function()
     assert.is_true(largest_difference(one, output) < 1e-3)
   end)
 
+  it('goes on from any layout in any other: parts are shared out otherwise, and were saved by others', function()
+    local output = folder .. '/moved'
+    local steps = { { 2, 'optimizer', 6 }, { 3, 'optimizer', 10 }, { 1, 'none' } }
+    for _, at in ipairs(steps) do
+      local words = { '-n', at[1], RECIPE, 'output=' .. output, 'optim.shard=' .. at[2],
+        at[3] and 'kill_at=' .. at[3] or nil }
+      local status, _, err = run(unpack(words))
+      assert.equal(at[3] == nil, status == 0, err)
+      if not at[3] then tools.says('resumed after step 8', err) end
+    end
+    assert.is_true(largest_difference(one, output) < 1e-3)
+  end)
+
+  it('keeps what it has when a rank may write no more, and all say why', function()
+    local output = folder .. '/full'
+    local command = ("trap '' XFSZ; %s timeout 120 %s -n 2 %s output=%s kill_at=6"):format(environment, program,
+      RECIPE, output)
+    tools.run(command)
+    local kept = select(2, tools.run(('cat %s/checkpoints/step-00000004/* | cksum'):format(output)))
+    local limited = folder .. '/limited' -- the second rank may write files of 1 KB only
+    tools.write(limited, '#!/bin/bash\ntrap "" XFSZ\ntest "$OMPI_COMM_WORLD_RANK" = 1 && ulimit -f 1\nexec "$@"\n')
+    tools.run('chmod +x ' .. limited)
+    local status, out, err = tools.run(('%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 '
+      .. '$(command -v orterun || command -v mpirun) --oversubscribe -q -np 2 %s %s %s output=%s'):format(environment,
+      limited, program, RECIPE, output))
+    assert.is_true(status ~= 0)
+    tools.says('File too large', err .. out)
+    tools.says('rank 1', err .. out)
+    assert.equal(kept, select(2, tools.run(('cat %s/checkpoints/step-00000004/* | cksum'):format(output))))
+    assert.equal('step-00000004\n', select(2, tools.run(('ls -A %s/checkpoints'):format(output))))
+    finished(2, output)
+    same_bytes(finished(2, folder .. '/unlimited'), output)
+  end)
+
   it('ends when one rank is killed, and then goes on, bit for bit', function()
     local output, since = folder .. '/killed', os.time()
     local whole = finished(2, folder .. '/whole')

@@ -84,20 +84,16 @@ local function room(run, bytes, what)
     progress.bytes(free)), 0)
 end
 
--- Moments and masters of all ranks together: a checkpoint has them all.
-local function optimizer_bytes(run)
+-- Bytes of the whole student's weights, and of its moments and masters: of all parts together.
+local function sizes_of(run)
   local info = run.student:info()
-  return info.memory.gradients * (info.dtype == 'f32' and 2 or 3)
-end
-
-local function checkpoint_bytes(run)
-  return run.student:info().memory.weights + optimizer_bytes(run)
+  local sums = run.grid.tp:sum { info.memory.weights, info.memory.gradients }
+  return { weights = sums[1], moments = sums[2] * (info.dtype == 'f32' and 2 or 3) }
 end
 
 -- A shell's `ulimit -f`; the largest file is that of the optimiser's moments.
-local function file_size(run)
-  local most = tonumber(C.ms_file_limit())
-  local bytes = math.max(run.student:info().memory.weights, optimizer_bytes(run))
+local function file_size(sizes)
+  local most, bytes = tonumber(C.ms_file_limit()), math.max(sizes.weights, sizes.moments)
   if most < 0 or most >= bytes then return end
   error(('run: no file may be larger than %s here (ulimit -f), but a checkpoint has one of %s: '
     .. 'raise the limit'):format(progress.bytes(most), progress.bytes(bytes)), 0)
@@ -105,25 +101,25 @@ end
 
 --- An error when the disk has no room for the next checkpoint.
 function M.room(run)
-  if run.ranks.writes then room(run, checkpoint_bytes(run), 'a checkpoint') end
+  local sizes = sizes_of(run)
+  run.ranks:write(room, run, sizes.weights + sizes.moments, 'a checkpoint')
 end
 
 -- Of the rank that writes.
-local function check_places(run)
+local function check_places(run, sizes)
   check.file(C.ms_model_save_check(run.student_path))
   for _, name in ipairs { '', '/checkpoints', '/student', '/metrics.jsonl' } do
     writable(run.output .. name)
   end
-  room(run, checkpoint_bytes(run) + run.student:info().memory.weights,
-    'a checkpoint and the student')
-  file_size(run)
+  room(run, 2 * sizes.weights + sizes.moments, 'a checkpoint and the student')
+  file_size(sizes)
 end
 
 --- An error when a run that is not finished cannot come to its end: something stands where its
 --- student goes, a folder cannot be written, the disk is full, files may not be large enough, the
 --- student cannot read a sample, or no sample has a weight.
 function M.check(run)
-  run.ranks:write(check_places, run)
+  run.ranks:write(check_places, run, sizes_of(run))
   if run.carry and C.ms_path_kind(run.carry) ~= 2 then
     error(('run: carry = %s is no folder'):format(run.carry), 0)
   end
