@@ -233,6 +233,14 @@ by 3.7 GiB/s on a machine, 1.2 GiB/s between machines, 20 us a message
     tools.says('nowhere.lua: No such file', err)
   end)
 
+  it('counts log-probabilities as they are sent', function()
+    for _, words in ipairs { 'ranks=2', 'recipes/distill.lua recipes/distill.yaml ranks=2' } do
+      local out = plan(words .. ' teacher_grid.ranks=0 grid.ranks=1 kd.k=10 transfer.dtype=bf16')
+      tools.says({ 'a row of targets: 64 bytes, the 10 likeliest ids', '1 message: ' }, out)
+      tools.says('a row of targets: 84 bytes', plan(words .. ' teacher_grid.ranks=0 grid.ranks=1 kd.k=10'))
+    end
+  end)
+
   it('counts hidden states and the head that goes with them', function()
     local out = plan 'ranks=3 kd.target=hidden teacher=tests/fixtures/qwen3 teacher_grid.ranks=2 grid.ranks=0-1'
     local config = ms.json.decode(tools.read 'tests/fixtures/qwen3/config.json')

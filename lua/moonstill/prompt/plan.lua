@@ -48,6 +48,8 @@ local function own_keys()
       .. 'are learnt', 'integer >= 2'),
     plot = schema.optional('string', 'an SVG file, for a picture of it'),
     grid = grids.options {}, teacher_grid = grids.options {},
+    transfer = { dtype = schema.one_of({ 'f32', 'bf16' }, nil,
+      'of the log-probabilities of topk targets on their way') },
   }
   for key, option in sorted.pairs(plans.options) do all[key] = option end
   return all
@@ -78,7 +80,7 @@ local function relaxed(t)
   return all
 end
 
--- All keys of a recipe, and those of the command.
+-- All keys of a recipe, and those of the command, of whose sections it may have its own.
 local function schema_of_recipe(path)
   local given, options = config.schema_of(path)
   if not given then config.refuse(path .. ' takes no configuration: it does not call ms.config') end
@@ -86,7 +88,9 @@ local function schema_of_recipe(path)
     config.refuse(path .. ' has no kd: no teacher gives its student anything')
   end
   local all = relaxed(given)
-  for key, option in sorted.pairs(own_keys()) do all[key] = option end
+  for key, option in sorted.pairs(own_keys()) do
+    if schema.is_option(option) or all[key] == nil then all[key] = option end
+  end
   return all, options and options.common
 end
 
@@ -252,9 +256,9 @@ local function print_totals(cfg, phases, list, n, seconds, row_bytes)
   for _, p in ipairs(phases) do
     bytes[p.stage + 1] = bytes[p.stage + 1] + p.rows * row_bytes
   end
-  say('%d messages: %s sent, %s exchanged within the student\'s models; %s predicted, of which the '
-    .. 'busiest rank needs %s', n, progress.bytes(bytes[1]), progress.bytes(bytes[2]),
-    time(seconds), time(busiest(list, n)))
+  say('%d message%s: %s sent, %s exchanged within the student\'s models; %s predicted, of which '
+    .. 'the busiest rank needs %s', n, n == 1 and '' or 's', progress.bytes(bytes[1]),
+    progress.bytes(bytes[2]), time(seconds), time(busiest(list, n)))
   say('by %s/s on a machine, %s/s between machines, %s a message', progress.bytes(cfg.within),
     progress.bytes(cfg.between), time(cfg.latency))
 end

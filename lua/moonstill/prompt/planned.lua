@@ -82,7 +82,8 @@ end
 -- Bytes of a row, and what to say of it.
 local function row_of(cfg, asked)
   if asked.target == 'topk' then
-    return plans.row_bytes('topk', asked.k, 'f32'), ('the %d likeliest ids'):format(asked.k)
+    local dtype = rawget(cfg.transfer, 'dtype') or 'f32'
+    return plans.row_bytes('topk', asked.k, dtype), ('the %d likeliest ids'):format(asked.k)
   elseif asked.target == 'hidden' then
     local width = size_of(cfg, asked, 'hidden_size', 'its hidden states')
     return plans.row_bytes('hidden', width, asked.dtype), ('hidden states of %d'):format(width)
