@@ -249,17 +249,21 @@ static ms_status run(const ms_head_call *c, ms_head_workspace *from, const doubl
   return read_totals(&w);
 }
 
-ms_status ms_head_learn(const ms_head_call *c) {
-  ms_head_workspace own = {0};
+static ms_status check(const ms_head_call *c, double *sum) {
   int64_t count[2];
-  double sum[2];
   MS_REQUIRE(c->terms >= 0 && c->rows >= 0, "head: %d terms, %lld rows", c->terms,
              (long long)c->rows);
   MS_REQUIRE(c->d_hidden.at || !c->d_head,
              "head: the head's gradient needs that of the hidden states");
   for (int32_t i = 0; i < c->terms; i++) MS_TRY(ms_head_check_term(c, i));
   count_rows(c, count, sum);
-  MS_TRY(ms_head_check_rows(c, count));
+  return ms_head_check_rows(c, count);
+}
+
+ms_status ms_head_learn(const ms_head_call *c) {
+  ms_head_workspace own = {0};
+  double sum[2];
+  MS_TRY(ms_head_agree(&c->head, check(c, sum)));
   memset(c->result, 0, (size_t)c->terms * sizeof *c->result);
   if (!c->rows) return MS_OK;
   ms_status st = run(c, c->workspace ? c->workspace : &own, sum);

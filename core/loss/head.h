@@ -30,7 +30,8 @@ typedef struct ms_head_call {
 /* Where the head is cut over head.tp all ranks call with the same, but for their part of the head, and
  * have the same results. d_hidden is what this rank's ids give: the sum over the ranks is the gradient.
  * Targets with full rows must have the ids that the student's part has. What the ranks tell each other
- * is in kernels/head.h; beside that they agree on the size of chunks, once a call.
+ * is in kernels/head.h; beside that they agree on the size of chunks, and that none has failed, once a
+ * call.
  *
  * Errors name the term. Every term's norm must be given (> 0) or <= 0 for "this call's own". A
  * chunk has at least one row, so a budget below a row's need is exceeded. */

@@ -71,8 +71,10 @@ ms_status ms_head_phases(const ms_head_work *w, ms_head_args *args);
 /* How many doubles a row there are for terms that look for a last id; numbers for the supports. */
 int64_t ms_head_bins(const ms_head_work *w);
 int64_t ms_head_supports(const ms_head_work *w);
+/* Of a head in parts: an error of one rank is one of all. */
+ms_status ms_head_agree(const ms_head_weights *head, ms_status st);
 /* The smallest of all ranks' sizes. */
-ms_status ms_head_agree(const ms_head_weights *head, int64_t *size);
+ms_status ms_head_agree_size(const ms_head_weights *head, int64_t *size);
 /* x has room for each rank's bytes and has this rank's own in place: brings the others'. */
 ms_status ms_head_gather(ms_device *dev, ms_group *tp, void *x, size_t bytes);
 

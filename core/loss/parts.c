@@ -4,7 +4,11 @@
 #include "head_call.h"
 #include "objective.h"
 
-ms_status ms_head_agree(const ms_head_weights *h, int64_t *size) {
+ms_status ms_head_agree(const ms_head_weights *h, ms_status st) {
+  return h->tp ? ms_group_agree(h->tp, st) : st;
+}
+
+ms_status ms_head_agree_size(const ms_head_weights *h, int64_t *size) {
   int64_t least = -*size;
   if (ms_head_parts(h) == 1) return MS_OK;
   MS_TRY(h->tp->ops->all_reduce(h->tp, NULL, &least, MS_I64, 1, MS_MAX, NULL));

@@ -155,13 +155,21 @@ static ms_status make_topk(ms_target *t, ms_act hidden, int64_t budget,
   int64_t most = (budget > 0 ? budget : MS_HEAD_BUDGET) / (row_bytes ? row_bytes : 1);
   if (!rows) return MS_OK;
   if (most < 1) most = 1;
-  MS_TRY(ms_head_agree(&t->head, &most));
+  MS_TRY(ms_head_agree_size(&t->head, &most));
   int64_t chunks = (rows + most - 1) / most, size = (rows + chunks - 1) / chunks;
-  MS_TRY(ms_head_workspace_reserve(workspace, t->dev, lay_chunk(&c, t, NULL, size)));
+  size_t bytes = lay_chunk(&c, t, NULL, size);
+  MS_TRY(ms_head_agree(&t->head, ms_head_workspace_reserve(workspace, t->dev, bytes)));
   lay_chunk(&c, t, workspace->data, size);
   for (int64_t r = 0; r < rows; r += size)
     MS_TRY(make_chunk(t, hidden, &c, r, rows - r < size ? rows - r : size));
   return MS_OK;
+}
+
+/* What each rank does on its own. */
+static ms_status begin(ms_device *dev, const ms_target_options *options, int64_t rows,
+                       const ms_head_weights *head, ms_target **out) {
+  MS_TRY(check_options(options, rows, ms_head_ids(head)));
+  return new_target(dev, options, rows, head, out);
 }
 
 static ms_status fill(ms_target *t, ms_act hidden, int64_t budget, ms_head_workspace *workspace) {
@@ -179,12 +187,11 @@ ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64
                          ms_act hidden, const ms_head_weights *head, int64_t budget,
                          ms_head_workspace *workspace, void (*refer)(void *owner, int by),
                          void *owner, ms_target **out) {
-  ms_target *t;
-  *out = NULL;
-  MS_TRY(check_options(options, rows, ms_head_ids(head)));
-  MS_TRY(new_target(dev, options, rows, head, &t));
+  ms_target *t = NULL;
   ms_head_workspace own = {0};
-  ms_status st = fill(t, hidden, budget, workspace ? workspace : &own);
+  *out = NULL;
+  ms_status st = ms_head_agree(head, begin(dev, options, rows, head, &t));
+  if (st == MS_OK) st = fill(t, hidden, budget, workspace ? workspace : &own);
   ms_head_workspace_free(&own);
   if (st != MS_OK) {
     ms_target_free(t);

@@ -156,9 +156,10 @@ static ms_status plan(ms_head_work *w, const ms_head_call *call, ms_head_workspa
 }
 
 ms_status ms_head_work_begin(ms_head_work *w, const ms_head_call *call, ms_head_workspace *from) {
-  MS_TRY(plan(w, call, from));
-  MS_TRY(ms_head_agree(&call->head, &w->size));
-  MS_TRY(ms_head_workspace_reserve(from, call->dev, lay_device(w, NULL, w->size)));
+  MS_TRY(ms_head_agree(&call->head, plan(w, call, from)));
+  MS_TRY(ms_head_agree_size(&call->head, &w->size));
+  size_t bytes = lay_device(w, NULL, w->size);
+  MS_TRY(ms_head_agree(&call->head, ms_head_workspace_reserve(from, call->dev, bytes)));
   lay_device(w, from->data, w->size);
   return MS_OK;
 }

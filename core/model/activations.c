@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../base/memory.h"
+#include "../group/group.h"
 #include "decoder.h"
 
 static void *take_bytes(ms_cursor *c, size_t bytes) { return ms_cut(c->base, &c->used, bytes); }
@@ -48,14 +49,18 @@ static void lay_unsaved(const ms_cursor *at, const ms_pass *pass, int32_t l) {
   if (at->base) ms_layer_lay_workspace(pass, s);
 }
 
+/* Numbers of the stream that this rank has. */
+static int64_t stream_count(const ms_pass *pass) {
+  return ms_span_all(pass, 0).own * pass->model->config.hidden_size;
+}
+
 static void lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l) {
   ms_saved *layer = pass->act->layer;
   if (!pass->model->recompute || l == pass->first)
     ms_layer_lay_saved(at, pass, l, &layer[l]);
   else
     layer[l] = layer[pass->first];
-  layer[l].x[MS_ATTENTION] =
-      ms_take(at, ms_pass_precision(pass)->stream, pass->tokens * pass->model->config.hidden_size);
+  layer[l].x[MS_ATTENTION] = ms_take(at, ms_pass_precision(pass)->stream, stream_count(pass));
 }
 
 static void lay_inputs(ms_cursor *at, const ms_pass *pass) {
@@ -65,6 +70,7 @@ static void lay_inputs(ms_cursor *at, const ms_pass *pass) {
   a->position = take_i32(at, pass->tokens);
   a->segment_start = take_i32(at, pass->segments + 1);
   a->row = take_i32(at, pass->rows);
+  a->own_row = ms_is_cut(pass->model) ? take_i32(at, ms_span_all(pass, 1).own) : a->row;
   a->slot = take_i32(at, stepped);
   a->first = take_i32(at, stepped);
   a->length = take_i32(at, stepped);
@@ -74,15 +80,16 @@ static void lay(ms_cursor *at, const ms_pass *pass) {
   const ms_config *c = &pass->model->config;
   struct ms_activations *a = pass->act;
   const ms_precision *p = ms_pass_precision(pass);
-  int64_t stream = pass->tokens * c->hidden_size, rows = pass->rows;
+  int64_t all = pass->tokens * c->hidden_size, rows = ms_span_all(pass, 1).own;
   lay_inputs(at, pass);
   a->final = ms_take(at, p->stream, rows * c->hidden_size);
-  a->stream = ms_take(at, p->stream, stream);
+  a->stream = ms_take(at, p->stream, stream_count(pass));
   a->d_stream = a->stream;
-  a->normed = ms_take(at, p->stream, stream);
-  a->d_normed = ms_take(at, p->stream, ms_has_backward(pass) ? stream : 0);
-  a->output = ms_take(at, p->stream, ms_layer_needs_output(pass->model) ? stream : 0);
-  a->y_rows = ms_take(at, p->attention, rows * ms_q_size(c));
+  a->normed = ms_take(at, p->stream, all);
+  a->d_normed = ms_take(at, p->stream, ms_has_backward(pass) ? all : 0);
+  a->output = ms_take(at, p->stream, ms_layer_needs_output(pass->model) ? all : 0);
+  a->y_rows = ms_take(at, p->attention, pass->rows * ms_q_size(pass->model));
+  a->dots = ms_take_f32(at, c->qk_norm && ms_is_cut(pass->model) ? 2 * pass->tokens : 0);
   a->final_rstd = ms_take_f32(at, rows);
   a->workspace = (ms_act){take_bytes(at, workspace_bytes(pass)), p->product};
   a->logits = ms_take_f32(at, pass->logits ? ms_logit_rows(pass) * c->vocab : 0);
@@ -131,19 +138,23 @@ end:
 /* ---- the activations of a model ---- */
 
 static ms_status new_activations(ms_model *m, struct ms_activations **out) {
-  void *p, *layer;
+  size_t ranks = (size_t)m->share.group->size, layers = (size_t)m->config.layers;
+  void *p = NULL, *layer = NULL, *count = NULL;
+  ms_status st;
   *out = NULL;
-  MS_TRY(ms_alloc((size_t)m->config.layers * sizeof(ms_saved), "activations", &layer));
-  ms_status st = ms_alloc(sizeof **out, "activations", &p);
-  if (st != MS_OK) {
-    ms_free(layer);
-    return st;
-  }
+  MS_TRY_OR(fail, ms_alloc(layers * sizeof(ms_saved), "activations", &layer));
+  MS_TRY_OR(fail, ms_alloc(ranks * sizeof(int64_t), "activations", &count));
+  MS_TRY_OR(fail, ms_alloc(sizeof **out, "activations", &p));
   *out = p;
   (*out)->layer = layer;
+  (*out)->count = count;
   (*out)->next = m->act;
   m->act = *out;
   return MS_OK;
+fail:
+  ms_free(layer);
+  ms_free(count);
+  return st;
 }
 
 /* Of those that no pass has the smallest with `bytes`, or else the largest; NULL when all are busy. */
@@ -188,6 +199,20 @@ static ms_status grow_arena(ms_device *dev, struct ms_activations *a, size_t byt
   return MS_OK;
 }
 
+/* The rows that are wanted of this rank's tokens, counted from the first one of these. */
+static ms_status write_own_rows(const ms_pass *pass) {
+  ms_span tokens = ms_span_all(pass, 0), rows = ms_span_all(pass, 1);
+  size_t bytes = (size_t)rows.own * sizeof(int32_t);
+  void *p;
+  if (!ms_is_cut(pass->model) || !rows.own) return MS_OK;
+  MS_TRY(ms_alloc_undefined(bytes, "rows", &p));
+  int32_t *own = p;
+  for (int64_t r = 0; r < rows.own; r++) own[r] = pass->row[rows.first + r] - (int32_t)tokens.first;
+  ms_status st = MS_OP(pass->model->dev, write, pass->act->own_row, own, bytes);
+  ms_free(p);
+  return st;
+}
+
 static ms_status write_inputs(const ms_pass *pass) {
   ms_device *dev = pass->model->dev;
   struct ms_activations *a = pass->act;
@@ -198,10 +223,11 @@ static ms_status write_inputs(const ms_pass *pass) {
                (size_t)(pass->segments + 1) * sizeof(int32_t)));
   if (pass->rows)
     MS_TRY(MS_OP(dev, write, a->row, pass->row, (size_t)pass->rows * sizeof(int32_t)));
+  MS_TRY(write_own_rows(pass));
   return pass->step ? MS_OP(dev, write, a->slot, pass->slot, n) : MS_OK;
 }
 
-ms_status ms_pass_prepare(ms_pass *pass) {
+static ms_status prepare(ms_pass *pass) {
   ms_model *m = pass->model;
   int32_t last = 0;
   for (int64_t t = 0; t < pass->tokens; t++)
@@ -214,6 +240,10 @@ ms_status ms_pass_prepare(ms_pass *pass) {
   return write_inputs(pass);
 }
 
+ms_status ms_pass_prepare(ms_pass *pass) {
+  return ms_group_agree(pass->model->share.group, prepare(pass));
+}
+
 void ms_pass_end(ms_pass *pass) {
   if (pass->act) pass->act->busy = 0;
   pass->act = NULL;
@@ -224,6 +254,7 @@ void ms_activations_free(ms_model *m) {
     next = a->next;
     ms_device_free(m->dev, a->arena, a->bytes);
     ms_free(a->layer);
+    ms_free(a->count);
     ms_free(a);
   }
   ms_device_free(m->dev, m->rope.table, m->rope.bytes);

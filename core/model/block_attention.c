@@ -4,8 +4,12 @@
  * and its log-sum-exps. */
 #include "decoder.h"
 
+/* Query heads of the whole model for each key/value head. */
+static int32_t group_of(const ms_config *c) { return c->heads / c->kv_heads; }
+
 static ms_attention_shape shape_of(const ms_pass *pass, int32_t l) {
   const ms_config *c = &pass->model->config;
+  const ms_share *share = &pass->model->share;
   int64_t longest = 0;
   for (int64_t i = 0; i < pass->segments; i++)
     longest = ms_max(longest, pass->segment_start[i + 1] - pass->segment_start[i]);
@@ -13,11 +17,12 @@ static ms_attention_shape shape_of(const ms_pass *pass, int32_t l) {
       .tokens = pass->tokens,
       .segments = pass->segments,
       .longest = longest,
-      .heads = c->heads,
-      .kv_heads = c->kv_heads,
+      .heads = share->heads,
+      .kv_heads = share->kv_heads,
+      .group = group_of(c),
+      .shift = share->first_head % group_of(c),
       .head_dim = c->head_dim,
       .window = c->window[l],
-      .group = c->heads / c->kv_heads,
       .scale = c->attention_scale,
       .soft_cap = c->attention_cap,
   };
@@ -32,21 +37,21 @@ static int64_t norms(const ms_config *c, int32_t heads) {
 
 static void lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l, ms_saved *s) {
   (void)l;
-  const ms_config *c = &pass->model->config;
+  const ms_model *m = pass->model;
+  const ms_config *c = &m->config;
   int64_t n = pass->tokens;
   int dtype = ms_pass_precision(pass)->attention;
-  s->q = ms_take(at, dtype, n * ms_q_size(c));
-  s->k = ms_take(at, dtype, n * ms_kv_size(c));
-  s->v = ms_take(at, dtype, n * ms_kv_size(c));
-  s->y = ms_take(at, dtype, n * ms_q_size(c));
-  s->lse = ms_take_f32(at, n * c->heads);
-  s->rstd_q = c->qk_norm ? ms_take_f32(at, n * norms(c, c->heads)) : NULL;
-  s->rstd_k = c->qk_norm ? ms_take_f32(at, n * norms(c, c->kv_heads)) : NULL;
+  s->q = ms_take(at, dtype, n * ms_q_size(m));
+  s->k = ms_take(at, dtype, n * ms_kv_size(m));
+  s->v = ms_take(at, dtype, n * ms_kv_size(m));
+  s->y = ms_take(at, dtype, n * ms_q_size(m));
+  s->lse = ms_take_f32(at, n * m->share.heads);
+  s->rstd_q = c->qk_norm ? ms_take_f32(at, n * norms(c, m->share.heads)) : NULL;
+  s->rstd_k = c->qk_norm ? ms_take_f32(at, n * norms(c, m->share.kv_heads)) : NULL;
 }
 
 static void lay_workspace(const ms_pass *pass, ms_saved *s) {
-  const ms_config *c = &pass->model->config;
-  int64_t q = pass->tokens * ms_q_size(c), kv = pass->tokens * ms_kv_size(c);
+  int64_t q = pass->tokens * ms_q_size(pass->model), kv = pass->tokens * ms_kv_size(pass->model);
   s->q = ms_act_as(pass->act->workspace, ms_pass_precision(pass)->attention);
   s->y = ms_act_at(s->q, q);
   s->k = ms_act_at(s->y, q);
@@ -56,13 +61,16 @@ static void lay_workspace(const ms_pass *pass, ms_saved *s) {
 /* Forwards without saving q, y, k, v; backwards dy, dq, dk, dv, and rotated q and k where they are not
  * saved. */
 static size_t workspace(const ms_pass *pass) {
-  const ms_config *c = &pass->model->config;
-  int64_t q = ms_q_size(c), kv = ms_kv_size(c), each = 2 * (q + kv);
-  if (ms_has_backward(pass) && c->qk_norm) each += q + kv;
+  const ms_model *m = pass->model;
+  int64_t q = ms_q_size(m), kv = ms_kv_size(m), each = 2 * (q + kv);
+  if (ms_has_backward(pass) && m->config.qk_norm) each += q + kv;
   return (size_t)(pass->tokens * each) * ms_dtype_size(ms_pass_precision(pass)->attention);
 }
 
-static int64_t rows_at_once(int64_t rows) { return rows; }
+static int64_t parts(int64_t rows) {
+  (void)rows; /* all at once */
+  return 1;
+}
 
 static int trains_input(const ms_layer *w) {
   return ms_trained(w->q, w->q_bias) || ms_trained(w->k, w->k_bias) || ms_trained(w->v, w->v_bias);
@@ -72,7 +80,7 @@ static int trains_before_o(const ms_layer *w) {
   return trains_input(w) || w->q_norm.g || w->k_norm.g;
 }
 
-static int trains(const ms_layer *w) { return trains_before_o(w) || ms_trained(w->o, w->o_bias); }
+static int trains(const ms_layer *w) { return trains_before_o(w) || w->o.g; }
 
 /* ---- q and k ---- */
 
@@ -87,38 +95,84 @@ static ms_status rope(const ms_pass *pass, ms_act x, int32_t heads, int sign) {
                c->rotary, sign);
 }
 
-/* q and k as attention sees them, from saved ones; into the first part of the workspace where they have
- * a norm of their own. */
-static ms_status rotate(const ms_pass *pass, int32_t l, ms_act *q, ms_act *k) {
+/* q or k, and the norm it has of its own. */
+typedef struct side {
+  ms_act x;    /* as projected */
+  float *rstd; /* [tokens, each] */
+  ms_slice w;
+  int32_t heads;
+  int64_t each, cols; /* norms a token; columns of one of them */
+  float *dot; /* [tokens] sums over whole rows, where the heads of a norm are on several ranks */
+  const ms_norm_part *in; /* NULL where they are not, or else: */
+  ms_norm_part part;
+} side;
+
+static void set_side(const ms_pass *pass, int32_t l, int is_k, side *s) {
   const ms_model *m = pass->model;
   const ms_config *c = &m->config;
-  const ms_layer *w = &m->layer[l];
   const ms_saved *saved = &pass->act->layer[l];
-  int64_t n = pass->tokens;
-  *q = saved->q;
-  *k = saved->k;
-  if (!c->qk_norm) return MS_OK;
-  if (ms_is_saved(pass, l)) {
-    *q = ms_act_as(pass->act->workspace, saved->q.dtype);
-    *k = ms_act_at(*q, n * ms_q_size(c));
-  }
-  int64_t q_norms = norms(c, c->heads), k_norms = norms(c, c->kv_heads);
-  MS_TRY(ms_norm(m, *q, saved->rstd_q, saved->q, w->q_norm, n * q_norms, ms_q_size(c) / q_norms));
-  MS_TRY(ms_norm(m, *k, saved->rstd_k, saved->k, w->k_norm, n * k_norms, ms_kv_size(c) / k_norms));
-  MS_TRY(rope(pass, *q, c->heads, 1));
-  return rope(pass, *k, c->kv_heads, 1);
+  int copied = is_k && m->share.first_head % group_of(c); /* the rank before has it, too */
+  *s = (side){.x = is_k ? saved->k : saved->q,
+              .rstd = is_k ? saved->rstd_k : saved->rstd_q,
+              .w = is_k ? m->layer[l].k_norm : m->layer[l].q_norm,
+              .heads = is_k ? m->share.kv_heads : m->share.heads};
+  s->each = norms(c, s->heads);
+  s->cols = s->heads * c->head_dim / s->each;
+  if (c->qk_norm != MS_QK_NORM_WHOLE || !ms_is_cut(m)) return;
+  s->dot = pass->act->dots + (is_k ? pass->tokens : 0);
+  s->part = (ms_norm_part){s->dot, (int64_t)(is_k ? c->kv_heads : c->heads) * c->head_dim,
+                           copied ? c->head_dim : 0};
+  s->in = &s->part;
 }
 
-/* Through rotation and the norm of q (or k), in place: x is what was projected. */
-static ms_status rotate_backward(const ms_pass *pass, ms_act dx, ms_act x, const float *rstd,
-                                 ms_slice w, int32_t heads) {
+/* What the ranks must know of whole rows of q and k: forwards the squares of x, of which a head that two
+ * ranks have counts once; backwards the products of its gradient dx, of which each has a part. */
+static ms_status add_up(const ms_pass *pass, side s[2], const ms_act *dx) {
   const ms_model *m = pass->model;
-  const ms_config *c = &m->config;
-  int64_t each = norms(c, heads);
-  MS_TRY(rope(pass, dx, heads, -1));
-  if (!c->qk_norm) return MS_OK;
-  return ms_norm_backward(m, ms_set(dx), dx, x, rstd, w, pass->tokens * each,
-                          heads * c->head_dim / each);
+  ms_group *g = m->share.group;
+  if (!s[0].in) return MS_OK;
+  for (int i = 0; i < 2; i++)
+    MS_TRY(MS_OP(m->dev, row_dot, s[i].dot, dx ? dx[i] : s[i].x, s[i].x, dx ? s[i].w.w : NULL,
+                 m->dtype, pass->tokens, s[i].cols, dx ? 0 : s[i].part.copied,
+                 dx ? m->config.norm_offset : 0));
+  return g->ops->all_reduce(g, m->dev->stream, pass->act->dots, MS_F32, 2 * pass->tokens, MS_SUM,
+                            NULL);
+}
+
+/* q and k as attention sees them, from saved ones; into the first part of the workspace where they have
+ * a norm of their own. */
+static ms_status rotate(const ms_pass *pass, int32_t l, ms_act y[2]) {
+  const ms_model *m = pass->model;
+  side s[2];
+  for (int i = 0; i < 2; i++) set_side(pass, l, i, &s[i]), y[i] = s[i].x;
+  if (!m->config.qk_norm) return MS_OK;
+  if (ms_is_saved(pass, l)) {
+    y[0] = ms_act_as(pass->act->workspace, s[0].x.dtype);
+    y[1] = ms_act_at(y[0], pass->tokens * ms_q_size(m));
+  }
+  MS_TRY(add_up(pass, s, NULL));
+  for (int i = 0; i < 2; i++) {
+    MS_TRY(
+        ms_norm(m, y[i], s[i].rstd, s[i].x, s[i].w, pass->tokens * s[i].each, s[i].cols, s[i].in));
+    MS_TRY(rope(pass, y[i], s[i].heads, 1));
+  }
+  return MS_OK;
+}
+
+/* Through rotation and the norms of q and k, in place. */
+static ms_status rotate_backward(const ms_pass *pass, int32_t l, const ms_act dx[2]) {
+  const ms_model *m = pass->model;
+  side s[2];
+  for (int i = 0; i < 2; i++) {
+    set_side(pass, l, i, &s[i]);
+    MS_TRY(rope(pass, dx[i], s[i].heads, -1));
+  }
+  if (!m->config.qk_norm) return MS_OK;
+  MS_TRY(add_up(pass, s, dx));
+  for (int i = 0; i < 2; i++)
+    MS_TRY(ms_norm_backward(m, ms_set(dx[i]), dx[i], s[i].x, s[i].rstd, s[i].w,
+                            pass->tokens * s[i].each, s[i].cols, s[i].in));
+  return MS_OK;
 }
 
 /* ---- the cache of a generation ---- */
@@ -126,13 +180,12 @@ static ms_status rotate_backward(const ms_pass *pass, ms_act dx, ms_act x, const
 /* Where slot `slot` of layer l begins in one half of the cache. */
 static ms_act cache_at(const ms_pass *pass, ms_act half, int32_t l, int64_t slot) {
   const ms_cache *cache = pass->cache;
-  return ms_act_at(half,
-                   (l * cache->slots + slot) * cache->capacity * ms_kv_size(&pass->model->config));
+  return ms_act_at(half, (l * cache->slots + slot) * cache->capacity * ms_kv_size(pass->model));
 }
 
 /* Keys and values of each segment go to its slot, from the position of its first token on. */
 static ms_status fill_cache(const ms_pass *pass, int32_t l, ms_act k, ms_act v) {
-  int64_t kv = ms_kv_size(&pass->model->config);
+  int64_t kv = ms_kv_size(pass->model);
   for (int64_t i = 0; i < pass->segments; i++) {
     int64_t start = pass->segment_start[i], at = pass->position[start] * kv;
     size_t bytes = ms_act_bytes(k, (pass->segment_start[i + 1] - start) * kv);
@@ -178,44 +231,42 @@ static ms_act o_input(const ms_pass *pass, int32_t l) {
 
 static ms_status project_qkv(const ms_pass *pass, int32_t l, ms_act h) {
   const ms_model *m = pass->model;
-  const ms_config *c = &m->config;
   const ms_layer *w = &m->layer[l];
   const ms_saved *saved = &pass->act->layer[l];
-  int64_t n = pass->tokens, hidden = c->hidden_size, q = ms_q_size(c), kv = ms_kv_size(c);
+  int64_t n = pass->tokens, hidden = m->config.hidden_size, q = ms_q_size(m), kv = ms_kv_size(m);
   MS_TRY(ms_project(m, ms_set(saved->q), h, w->q, w->q_bias, n, hidden, q));
   MS_TRY(ms_project(m, ms_set(saved->k), h, w->k, w->k_bias, n, hidden, kv));
   MS_TRY(ms_project(m, ms_set(saved->v), h, w->v, w->v_bias, n, hidden, kv));
-  if (c->qk_norm) return MS_OK;
-  MS_TRY(rope(pass, saved->q, c->heads, 1));
-  return rope(pass, saved->k, c->kv_heads, 1);
+  if (m->config.qk_norm) return MS_OK;
+  MS_TRY(rope(pass, saved->q, m->share.heads, 1));
+  return rope(pass, saved->k, m->share.kv_heads, 1);
 }
 
 static ms_status attend(const ms_pass *pass, int32_t l) {
   const ms_model *m = pass->model;
   const ms_saved *saved = &pass->act->layer[l];
   ms_attention_shape shape = shape_of(pass, l);
-  ms_act q, k;
-  MS_TRY(rotate(pass, l, &q, &k));
-  if (pass->cache) MS_TRY(fill_cache(pass, l, k, saved->v));
-  if (pass->step) return attend_cached(pass, l, saved->y, q);
-  return MS_OP(m->dev, attention, saved->y, saved->lse, q, k, saved->v, pass->act->segment_start,
-               &shape);
+  ms_act qk[2];
+  MS_TRY(rotate(pass, l, qk));
+  if (pass->cache) MS_TRY(fill_cache(pass, l, qk[1], saved->v));
+  if (pass->step) return attend_cached(pass, l, saved->y, qk[0]);
+  return MS_OP(m->dev, attention, saved->y, saved->lse, qk[0], qk[1], saved->v,
+               pass->act->segment_start, &shape);
 }
 
 static ms_status forward(const ms_pass *pass, int32_t l, int64_t row, int64_t rows, ms_act h,
                          ms_into out) {
   (void)row, (void)rows; /* all at once */
   const ms_model *m = pass->model;
-  const ms_config *c = &m->config;
   const ms_layer *w = &m->layer[l];
   ms_act y = o_input(pass, l);
   MS_TRY(project_qkv(pass, l, h));
   MS_TRY(attend(pass, l));
   if (ms_is_last(pass, l))
     MS_TRY(
-        MS_OP(m->dev, gather, y, pass->act->layer[l].y, pass->act->row, pass->rows, ms_q_size(c)));
-  return ms_project(m, out, y, w->o, w->o_bias, ms_layer_rows(pass, l), ms_q_size(c),
-                    c->hidden_size);
+        MS_OP(m->dev, gather, y, pass->act->layer[l].y, pass->act->row, pass->rows, ms_q_size(m)));
+  return ms_project(m, out, y, w->o, ms_no_slice, ms_layer_rows(pass, l), ms_q_size(m),
+                    m->config.hidden_size);
 }
 
 /* ---- backward ---- */
@@ -224,10 +275,9 @@ static ms_status forward(const ms_pass *pass, int32_t l, int64_t row, int64_t ro
 static ms_status project_qkv_backward(const ms_pass *pass, int32_t l, ms_act d_h, ms_act dq,
                                       ms_act dk, ms_act dv, ms_act h) {
   const ms_model *m = pass->model;
-  const ms_config *c = &m->config;
   const ms_layer *w = &m->layer[l];
-  int64_t n = pass->tokens, hidden = c->hidden_size, kv = ms_kv_size(c);
-  MS_TRY(ms_project_backward(m, ms_set(d_h), w->q, w->q_bias, dq, h, n, hidden, ms_q_size(c)));
+  int64_t n = pass->tokens, hidden = m->config.hidden_size, kv = ms_kv_size(m);
+  MS_TRY(ms_project_backward(m, ms_set(d_h), w->q, w->q_bias, dq, h, n, hidden, ms_q_size(m)));
   MS_TRY(ms_project_backward(m, ms_add_to(d_h), w->k, w->k_bias, dk, h, n, hidden, kv));
   return ms_project_backward(m, ms_add_to(d_h), w->v, w->v_bias, dv, h, n, hidden, kv);
 }
@@ -235,7 +285,7 @@ static ms_status project_qkv_backward(const ms_pass *pass, int32_t l, ms_act d_h
 /* In the last layer the gradient of y is of the rows that are wanted: it becomes one of all tokens. */
 static ms_status spread_rows(const ms_pass *pass, ms_act dy, ms_act dy_rows) {
   const ms_model *m = pass->model;
-  int64_t q_size = ms_q_size(&m->config);
+  int64_t q_size = ms_q_size(m);
   MS_TRY(MS_OP(m->dev, zero, dy.at, ms_act_bytes(dy, pass->tokens * q_size)));
   return MS_OP(m->dev, scatter, dy, dy_rows, pass->act->row, pass->rows, q_size);
 }
@@ -244,28 +294,27 @@ static ms_status backward(const ms_pass *pass, int32_t l, int64_t row, int64_t r
                           ms_act d_out, ms_act h) {
   (void)row, (void)rows;
   const ms_model *m = pass->model;
-  const ms_config *c = &m->config;
   const ms_layer *w = &m->layer[l];
   const ms_saved *saved = &pass->act->layer[l];
-  int64_t q_size = ms_q_size(c), n_q = pass->tokens * q_size, n_kv = pass->tokens * ms_kv_size(c);
+  int64_t q_size = ms_q_size(m), n_q = pass->tokens * q_size, n_kv = pass->tokens * ms_kv_size(m);
   ms_attention_shape shape = shape_of(pass, l);
-  ms_act q, k, start = ms_act_as(pass->act->workspace, saved->q.dtype);
-  ms_act dy = ms_act_at(start, c->qk_norm ? n_q + n_kv : 0); /* behind rotated q and k */
+  ms_act qk[2], start = ms_act_as(pass->act->workspace, saved->q.dtype);
+  ms_act dy = ms_act_at(start, m->config.qk_norm ? n_q + n_kv : 0); /* behind rotated q and k */
   ms_act dq = ms_act_at(dy, n_q), dk = ms_act_at(dq, n_q), dv = ms_act_at(dk, n_kv);
   ms_act dy_rows = ms_is_last(pass, l) ? dq : dy; /* dq comes later */
   int is_wanted = d_h.at || trains_before_o(w);
 
-  MS_TRY(ms_project_backward(m, ms_set(is_wanted ? dy_rows : ms_no_act), w->o, w->o_bias, d_out,
-                             o_input(pass, l), ms_layer_rows(pass, l), q_size, c->hidden_size));
+  MS_TRY(ms_project_backward(m, ms_set(is_wanted ? dy_rows : ms_no_act), w->o, ms_no_slice, d_out,
+                             o_input(pass, l), ms_layer_rows(pass, l), q_size,
+                             m->config.hidden_size));
   if (!is_wanted) return MS_OK;
   if (ms_is_last(pass, l)) MS_TRY(spread_rows(pass, dy, dy_rows));
-  MS_TRY(rotate(pass, l, &q, &k));
-  MS_TRY(MS_OP(m->dev, attention_backward, dq, dk, dv, dy, saved->y, saved->lse, q, k, saved->v,
-               pass->act->segment_start, &shape));
-  MS_TRY(rotate_backward(pass, dq, saved->q, saved->rstd_q, w->q_norm, c->heads));
-  MS_TRY(rotate_backward(pass, dk, saved->k, saved->rstd_k, w->k_norm, c->kv_heads));
+  MS_TRY(rotate(pass, l, qk));
+  MS_TRY(MS_OP(m->dev, attention_backward, dq, dk, dv, dy, saved->y, saved->lse, qk[0], qk[1],
+               saved->v, pass->act->segment_start, &shape));
+  MS_TRY(rotate_backward(pass, l, (ms_act[]){dq, dk}));
   return project_qkv_backward(pass, l, d_h, dq, dk, dv, h);
 }
 
-const ms_block ms_block_attention = {lay_saved, lay_workspace, workspace, rows_at_once,
+const ms_block ms_block_attention = {lay_saved, lay_workspace, workspace, parts,
                                      trains,    trains_input,  forward,   backward};

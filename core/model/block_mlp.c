@@ -7,16 +7,20 @@
 
 enum { ROWS = 2048 };
 
-static int64_t rows_at_once(int64_t rows) { return ms_equal_part(rows, ROWS); }
+static int64_t parts(int64_t rows) { return (rows + ROWS - 1) / ROWS; }
 
-/* The largest part of any layer. */
+/* Columns of gate and up that this rank has. */
+static int64_t size_of(const ms_pass *pass) { return pass->model->share.intermediate; }
+
+/* The largest part of any layer: a first one is no smaller than those that follow. */
 static int64_t most_rows(const ms_pass *pass) {
-  return ms_max(rows_at_once(pass->tokens), rows_at_once(pass->rows));
+  return ms_max(ms_span_of(pass, 0, 0, parts(pass->tokens)).all,
+                ms_span_of(pass, 1, 0, parts(pass->rows)).all);
 }
 
 static void lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l, ms_saved *s) {
   const ms_precision *p = ms_pass_precision(pass);
-  int64_t count = ms_layer_rows(pass, l) * pass->model->config.intermediate_size;
+  int64_t count = ms_layer_rows(pass, l) * size_of(pass);
   s->gate = ms_take(at, p->product, count);
   s->up = ms_take(at, p->product, count);
 }
@@ -24,11 +28,11 @@ static void lay_saved(ms_cursor *at, const ms_pass *pass, int32_t l, ms_saved *s
 /* Gate, up and their product. */
 static void lay_workspace(const ms_pass *pass, ms_saved *s) {
   s->gate = ms_act_as(pass->act->workspace, ms_pass_precision(pass)->product);
-  s->up = ms_act_at(s->gate, most_rows(pass) * pass->model->config.intermediate_size);
+  s->up = ms_act_at(s->gate, most_rows(pass) * size_of(pass));
 }
 
 static size_t workspace(const ms_pass *pass) {
-  return (size_t)(3 * most_rows(pass) * pass->model->config.intermediate_size) *
+  return (size_t)(3 * most_rows(pass) * size_of(pass)) *
          ms_dtype_size(ms_pass_precision(pass)->product);
 }
 
@@ -36,9 +40,7 @@ static int trains_input(const ms_layer *w) {
   return ms_trained(w->gate, w->gate_bias) || ms_trained(w->up, w->up_bias);
 }
 
-static int trains(const ms_layer *w) {
-  return trains_input(w) || ms_trained(w->down, w->down_bias);
-}
+static int trains(const ms_layer *w) { return trains_input(w) || w->down.g; }
 
 static ms_status forward(const ms_pass *pass, int32_t l, int64_t row, int64_t rows, ms_act h,
                          ms_into out) {
@@ -46,7 +48,7 @@ static ms_status forward(const ms_pass *pass, int32_t l, int64_t row, int64_t ro
   const ms_layer *w = &m->layer[l];
   const ms_saved *saved = &pass->act->layer[l];
   int is_saved = ms_is_saved(pass, l);
-  int64_t hidden = m->config.hidden_size, size = m->config.intermediate_size;
+  int64_t hidden = m->config.hidden_size, size = size_of(pass);
   int64_t at = is_saved ? row * size : 0, product_at = is_saved ? 0 : 2 * most_rows(pass) * size;
   ms_act gate = ms_act_at(saved->gate, at), up = ms_act_at(saved->up, at);
   ms_act product = ms_act_at(ms_act_as(pass->act->workspace, gate.dtype), product_at);
@@ -55,7 +57,7 @@ static ms_status forward(const ms_pass *pass, int32_t l, int64_t row, int64_t ro
   MS_TRY(ms_project(m, ms_set(up), h, w->up, w->up_bias, rows, hidden, size));
   if (!out.at.at) return MS_OK;
   MS_TRY(MS_OP(m->dev, glu, product, gate, up, rows * size, m->config.activation));
-  return ms_project(m, out, product, w->down, w->down_bias, rows, size, hidden);
+  return ms_project(m, out, product, w->down, ms_no_slice, rows, size, hidden);
 }
 
 static ms_status backward(const ms_pass *pass, int32_t l, int64_t row, int64_t rows, ms_act d_h,
@@ -63,13 +65,13 @@ static ms_status backward(const ms_pass *pass, int32_t l, int64_t row, int64_t r
   const ms_model *m = pass->model;
   const ms_layer *w = &m->layer[l];
   const ms_saved *saved = &pass->act->layer[l];
-  int64_t hidden = m->config.hidden_size, size = m->config.intermediate_size;
+  int64_t hidden = m->config.hidden_size, size = size_of(pass);
   ms_act gate = ms_act_at(saved->gate, row * size), up = ms_act_at(saved->up, row * size);
   ms_act product = ms_act_as(pass->act->workspace, gate.dtype); /* then its gradient */
 
   if (w->down.g) MS_TRY(MS_OP(m->dev, glu, product, gate, up, rows * size, m->config.activation));
-  MS_TRY(ms_project_backward(m, ms_set(ms_no_act), w->down, w->down_bias, d_out, product, rows,
-                             size, hidden));
+  MS_TRY(ms_project_backward(m, ms_set(ms_no_act), w->down, ms_no_slice, d_out, product, rows, size,
+                             hidden));
   if (!d_h.at && !trains_input(w)) return MS_OK;
   MS_TRY(MS_OP(m->dev, linear_dx, product, d_out, w->down.w, m->dtype, rows, size, hidden, 0));
   MS_TRY(
@@ -78,5 +80,5 @@ static ms_status backward(const ms_pass *pass, int32_t l, int64_t row, int64_t r
   return ms_project_backward(m, ms_add_to(d_h), w->up, w->up_bias, up, h, rows, hidden, size);
 }
 
-const ms_block ms_block_mlp = {lay_saved, lay_workspace, workspace, rows_at_once,
+const ms_block ms_block_mlp = {lay_saved, lay_workspace, workspace, parts,
                                trains,    trains_input,  forward,   backward};

@@ -26,14 +26,14 @@
       MATRIX("self_attn.v_proj.weight", v, MS_DIM_KV, MS_DIM_HIDDEN),     \
       VECTOR("self_attn.v_proj.bias", v_bias, MS_DIM_KV, MS_IF_QKV_BIAS), \
       MATRIX("self_attn.o_proj.weight", o, MS_DIM_HIDDEN, MS_DIM_Q),      \
-      VECTOR("self_attn.o_proj.bias", o_bias, MS_DIM_HIDDEN, MS_IF_O_BIAS)
+      VECTOR("self_attn.o_proj.bias", out_bias[MS_ATTENTION], MS_DIM_HIDDEN, MS_IF_O_BIAS)
 #define MLP                                                                         \
   MATRIX("mlp.gate_proj.weight", gate, MS_DIM_INTERMEDIATE, MS_DIM_HIDDEN),         \
       VECTOR("mlp.gate_proj.bias", gate_bias, MS_DIM_INTERMEDIATE, MS_IF_MLP_BIAS), \
       MATRIX("mlp.up_proj.weight", up, MS_DIM_INTERMEDIATE, MS_DIM_HIDDEN),         \
       VECTOR("mlp.up_proj.bias", up_bias, MS_DIM_INTERMEDIATE, MS_IF_MLP_BIAS),     \
       MATRIX("mlp.down_proj.weight", down, MS_DIM_HIDDEN, MS_DIM_INTERMEDIATE),     \
-      VECTOR("mlp.down_proj.bias", down_bias, MS_DIM_HIDDEN, MS_IF_MLP_BIAS)
+      VECTOR("mlp.down_proj.bias", out_bias[MS_MLP], MS_DIM_HIDDEN, MS_IF_MLP_BIAS)
 #define NORM(name, field) VECTOR(name ".weight", field, MS_DIM_HIDDEN, MS_ALWAYS)
 /* A norm before each block, with the names that llama gave them. */
 #define PRE_NORMS                                  \

@@ -75,8 +75,8 @@ static ms_status new_cache(ms_generator *g, int64_t capacity) {
   const ms_config *c = &g->model->config;
   ms_device *dev = g->model->dev;
   int dtype = dev->ops->precision.attention;
-  size_t bytes =
-      (size_t)(c->layers * ms_kv_size(c) * g->prompts) * (size_t)capacity * ms_dtype_size(dtype);
+  size_t bytes = (size_t)(c->layers * ms_kv_size(g->model) * g->prompts) * (size_t)capacity *
+                 ms_dtype_size(dtype);
   void *p;
   g->cache.slots = g->prompts;
   g->cache.capacity = capacity;
@@ -159,38 +159,43 @@ static ms_status step(ms_generator *g) {
   return MS_OK;
 }
 
-ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *token,
-                           const int32_t *start, const ms_generate_options *options,
-                           ms_generator **out) {
-  ms_batch *batch = NULL;
-  ms_generator *g = NULL;
+/* A generator whose prompts have not gone through the model yet; what there is of it, and of the batch, is
+ * the caller's also after an error. */
+static ms_status begin(ms_model *model, int32_t prompts, const int32_t *token, const int32_t *start,
+                       const ms_generate_options *options, ms_batch **batch, ms_generator **out) {
   void *p;
-  ms_status st;
-
-  *out = NULL;
   MS_TRY(check_options(options, prompts, start));
   MS_TRY(check_prompts(model, prompts, token, start));
-  MS_TRY(ms_batch_new(start[prompts], token, prompts, start, NULL, NULL, &batch));
-  MS_TRY_OR(fail, ms_alloc(sizeof *g, "generator", &p));
-  g = p;
+  MS_TRY(ms_batch_new(start[prompts], token, prompts, start, NULL, NULL, batch));
+  MS_TRY(ms_alloc(sizeof(ms_generator), "generator", &p));
+  ms_generator *g = *out = p;
   g->model = model;
   ms_model_retain(model);
   g->changes = ms_model_changes(model);
   g->options = *options;
   g->prompts = prompts;
-  MS_TRY_OR(fail, new_arrays(g));
+  MS_TRY(new_arrays(g));
   for (int32_t i = 0; i < options->stops; i++) g->stop[i] = options->stop[i];
   g->options.stop = g->stop;
-  MS_TRY_OR(fail, new_cache(g, find_capacity(g, start)));
-  MS_TRY_OR(fail, prefill(g, batch));
+  return new_cache(g, find_capacity(g, start));
+}
+
+ms_status ms_generator_new(ms_model *model, int32_t prompts, const int32_t *token,
+                           const int32_t *start, const ms_generate_options *options,
+                           ms_generator **out) {
+  ms_batch *batch = NULL;
+  ms_generator *g = NULL;
+  *out = NULL;
+  ms_status st = begin(model, prompts, token, start, options, &batch, &g);
+  st = ms_batch_agree(model, batch, st);
+  if (st == MS_OK) st = prefill(g, batch);
   ms_batch_free(batch);
+  if (st != MS_OK) {
+    ms_generator_free(g);
+    return st;
+  }
   *out = g;
   return MS_OK;
-
-fail:
-  ms_batch_free(batch);
-  ms_generator_free(g);
-  return st;
 }
 
 static int is_stop(const ms_generator *g, int32_t token) {

@@ -1,4 +1,5 @@
-/* learn.c - what a model does with a batch: logits, targets, losses and gradients. */
+/* learn.c - what a model does with a batch: targets, losses and gradients. All ranks of a cut model
+ * do it together, with the same batch. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,10 @@
 #include "batch.h"
 #include "decoder.h"
 #include "gradients.h"
+
+static uint64_t mix(uint64_t hash, uint32_t x) {
+  return (hash ^ x) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+}
 
 ms_status ms_batch_check(const ms_model *model, const ms_batch *batch) {
   const ms_config *c = &model->config;
@@ -28,7 +33,33 @@ ms_status ms_batch_check(const ms_model *model, const ms_batch *batch) {
   return MS_OK;
 }
 
-static ms_pass batch_pass(ms_model *model, const ms_batch *batch) {
+/* All that a pass is made of, as a number. */
+static int64_t hash_batch(const ms_batch *batch) {
+  uint64_t hash = (uint64_t)batch->tokens;
+  for (int64_t i = 0; i < batch->segments; i++) hash = mix(hash, (uint32_t)batch->segment_start[i]);
+  for (int64_t t = 0; t < batch->tokens; t++) {
+    hash = mix(hash, (uint32_t)batch->token[t]);
+    for (int on = 0; on < 2; on++) {
+      uint32_t bits;
+      memcpy(&bits, &batch->weight[on][t], sizeof bits);
+      hash = mix(hash, bits);
+    }
+  }
+  return (int64_t)(hash >> 1); /* its negative is there, too */
+}
+
+ms_status ms_batch_agree(const ms_model *model, const ms_batch *batch, ms_status st) {
+  ms_group *g = model->share.group;
+  if (g->size == 1) return st;
+  MS_TRY(ms_group_agree(g, st));
+  int64_t hash = hash_batch(batch), both[2] = {hash, -hash};
+  MS_TRY(g->ops->all_reduce(g, NULL, both, MS_I64, 2, MS_MAX, NULL));
+  MS_REQUIRE(both[0] == -both[1],
+             "batch: the ranks over which the model is cut were given different ones");
+  return MS_OK;
+}
+
+ms_pass ms_batch_pass(ms_model *model, const ms_batch *batch) {
   return (ms_pass){.model = model,
                    .tokens = batch->tokens,
                    .segments = batch->segments,
@@ -38,52 +69,6 @@ static ms_pass batch_pass(ms_model *model, const ms_batch *batch) {
                    .first = model->config.layers};
 }
 
-/* ---- logits ---- */
-
-/* What a family does between the head and the softmax, on the host. */
-static void finish_logits(const ms_head_weights *head, float *z, int64_t n) {
-  if (head->scale != 1)
-    for (int64_t i = 0; i < n; i++) z[i] *= head->scale;
-  if (head->soft_cap != 0)
-    for (int64_t i = 0; i < n; i++) z[i] = head->soft_cap * tanhf(z[i] / head->soft_cap);
-}
-
-ms_status ms_pass_logits(const ms_pass *pass, ms_act hidden, float *logits) {
-  const ms_model *m = pass->model;
-  float *z = pass->act->logits;
-  int64_t most = ms_logit_rows(pass);
-  ms_head_weights head;
-  ms_model_head(m, &head);
-  for (int64_t row = 0; row < pass->rows; row += most) {
-    int64_t rows = ms_part_rows(pass->rows, row, most), n = rows * head.vocab;
-    float *to = logits + row * head.vocab;
-    MS_TRY(MS_OP(m->dev, linear, ms_act_f32(z), ms_act_at(hidden, row * head.width), head.w,
-                 head.dtype, rows, head.width, head.vocab, 0));
-    MS_TRY(MS_OP(m->dev, read, to, z, (size_t)n * sizeof *z));
-    finish_logits(&head, to, n);
-  }
-  return MS_OK;
-}
-
-ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, const int32_t *row,
-                          float *logits) {
-  ms_act hidden;
-  MS_TRY(ms_batch_check(model, batch));
-  MS_REQUIRE(rows >= 1 && rows <= batch->tokens, "logits: %lld rows of %lld positions",
-             (long long)rows, (long long)batch->tokens);
-  for (int64_t r = 0; r < rows; r++)
-    MS_REQUIRE(row[r] >= 0 && row[r] < batch->tokens, "logits: row[%lld] is %d, not in 0..%lld",
-               (long long)r, row[r], (long long)batch->tokens - 1);
-  ms_pass pass = batch_pass(model, batch);
-  pass.rows = rows;
-  pass.row = row;
-  pass.logits = 1;
-  ms_status st = ms_pass_forward(&pass, &hidden);
-  if (st == MS_OK) st = ms_pass_logits(&pass, hidden, logits);
-  ms_pass_end(&pass);
-  return st;
-}
-
 /* ---- targets ---- */
 
 /* Of the tokens that the supervised positions predict, never 0. What stands before them may differ
@@ -91,8 +76,7 @@ ms_status ms_model_logits(ms_model *model, const ms_batch *batch, int64_t rows, 
 static uint64_t hash_labels(const ms_batch *batch, int on) {
   uint64_t hash = 1;
   for (int64_t t = 0; t < batch->tokens; t++)
-    if (batch->weight[on][t] > 0)
-      hash = (hash ^ (uint32_t)batch->token[t + 1]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    if (batch->weight[on][t] > 0) hash = mix(hash, (uint32_t)batch->token[t + 1]);
   return hash | 1;
 }
 
@@ -137,37 +121,56 @@ static void refer_to_model(void *owner, int by) {
     ms_model_release(owner);
 }
 
-ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
-                          const ms_target_options *options, ms_target **out) {
-  ms_head_weights head;
-  ms_target *target = NULL;
-  ms_act hidden = {NULL, MS_F32};
-  void *row;
-  ms_status st = MS_OK;
-
-  *out = NULL;
+/* The rows that a target is about; *row is to be freed. */
+static ms_status target_rows(const ms_model *teacher, const ms_batch *batch,
+                             const ms_target_options *options, int32_t **row) {
+  void *p;
+  int64_t n = 0;
   MS_REQUIRE(options && (options->on == MS_ON_RESPONSE || options->on == MS_ON_ALL),
              "target: on is %d, neither response nor all", options ? options->on : -1);
   MS_TRY(ms_batch_check(teacher, batch));
-  MS_TRY(ms_alloc_undefined((size_t)batch->rows[options->on] * 4, "target: rows", &row));
-  ms_pass pass = batch_pass(teacher, batch);
-  pass.row = row;
+  MS_TRY(ms_alloc_undefined((size_t)batch->rows[options->on] * 4, "target: rows", &p));
+  *row = p;
   for (int64_t t = 0; t < batch->tokens; t++)
-    if (batch->weight[options->on][t] > 0) ((int32_t *)row)[pass.rows++] = (int32_t)t;
-  if (pass.rows) {
-    MS_TRY_OR(end, ms_pass_forward(&pass, &hidden));
-    MS_TRY_OR(end, check_said(teacher, batch, row, pass.rows, hidden, teacher->config.hidden_size,
-                              "hidden states"));
+    if (batch->weight[options->on][t] > 0) (*row)[n++] = (int32_t)t;
+  return MS_OK;
+}
+
+/* The pass has the rows of the target. */
+static ms_status make_target(ms_pass *pass, const ms_batch *batch, const ms_target_options *options,
+                             ms_target **out) {
+  ms_model *teacher = pass->model;
+  ms_head_weights head;
+  ms_act hidden = {NULL, MS_F32};
+  if (pass->rows) {
+    MS_TRY(ms_pass_forward(pass, &hidden));
+    MS_TRY(check_said(teacher, batch, pass->row, pass->rows, hidden, teacher->config.hidden_size,
+                      "hidden states"));
   }
   ms_model_head(teacher, &head);
-  MS_TRY_OR(end,
-            ms_target_make(teacher->dev, options, pass.rows, hidden, &head, teacher->head_bytes,
-                           &teacher->head_workspace, refer_to_model, teacher, &target));
-  MS_TRY_OR(end, check_target(teacher, batch, row, target));
-  target->labels = hash_labels(batch, options->on);
-  *out = target;
-  target = NULL;
-end:
+  MS_TRY(ms_target_make(teacher->dev, options, pass->rows, hidden, &head, teacher->head_bytes,
+                        &teacher->head_workspace, refer_to_model, teacher, out));
+  return check_target(teacher, batch, pass->row, *out);
+}
+
+ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
+                          const ms_target_options *options, ms_target **out) {
+  int32_t *row = NULL;
+  ms_target *target = NULL;
+  ms_pass pass = ms_batch_pass(teacher, batch);
+
+  *out = NULL;
+  ms_status st = ms_batch_agree(teacher, batch, target_rows(teacher, batch, options, &row));
+  if (st == MS_OK) {
+    pass.row = row;
+    pass.rows = batch->rows[options->on];
+    st = ms_group_agree(teacher->share.group, make_target(&pass, batch, options, &target));
+  }
+  if (st == MS_OK) {
+    target->labels = hash_labels(batch, options->on);
+    *out = target;
+    target = NULL;
+  }
   ms_pass_end(&pass);
   ms_target_free(target);
   ms_free(row);
@@ -181,6 +184,7 @@ typedef struct supervised {
   int64_t rows;
   int32_t *row, *label; /* [rows] */
   float *weight[2];     /* [rows] */
+  double *each;         /* [rows, terms, MS_HEAD_EACH], where it is asked for */
   void *memory;
 } supervised;
 
@@ -208,11 +212,11 @@ static int has_weight(const ms_batch *batch, const int used[2], int64_t t) {
   return (used[0] && batch->weight[0][t] > 0) || (used[1] && batch->weight[1][t] > 0);
 }
 
-static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *term,
+static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *term, int each,
                            supervised *s) {
   int used[2] = {0, 0};
   int64_t n = 0;
-  memset(s, 0, sizeof *s);
+  void *p;
   for (int32_t i = 0; i < terms; i++) used[term[i].on] = 1;
   for (int64_t t = 0; t < batch->tokens; t++) s->rows += has_weight(batch, used, t);
   MS_TRY(ms_alloc_undefined((size_t)s->rows * 16, "loss: rows", &s->memory));
@@ -229,18 +233,22 @@ static ms_status find_rows(const ms_batch *batch, int32_t terms, const ms_term *
     s->weight[1][n] = batch->weight[1][t];
     n++;
   }
+  if (!each || !s->rows) return MS_OK;
+  size_t bytes = (size_t)(s->rows * terms) * MS_HEAD_EACH * sizeof *s->each;
+  MS_TRY(ms_alloc(bytes, "loss: of each row", &p));
+  s->each = p;
   return MS_OK;
 }
 
 /* Adds what was told of each row up over the segments. */
 static void sum_segments(const ms_batch *batch, const supervised *s, int32_t terms,
-                         const ms_term *term, const double *each, ms_segment_result *part) {
+                         const ms_term *term, ms_segment_result *part) {
   int64_t segment = 0;
   for (int64_t r = 0; r < s->rows; r++) {
     while (s->row[r] >= batch->segment_start[segment + 1]) segment++;
     for (int32_t i = 0; i < terms; i++) {
       ms_segment_result *to = &part[segment * terms + i];
-      const double *of = each + (r * terms + i) * MS_HEAD_EACH;
+      const double *of = s->each + (r * terms + i) * MS_HEAD_EACH;
       double a = s->weight[term[i].on][r];
       if (!(a > 0)) continue;
       to->value += a * of[MS_HEAD_EACH_VALUE];
@@ -252,7 +260,7 @@ static void sum_segments(const ms_batch *batch, const supervised *s, int32_t ter
 
 /* Forward, head, and with `learn` backward. */
 static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, const ms_term *term,
-                          int learn, double *each, ms_term_result *result) {
+                          int learn, ms_term_result *result) {
   ms_model *model = pass->model;
   ms_act hidden;
   MS_TRY(ms_pass_forward(pass, &hidden));
@@ -267,52 +275,45 @@ static ms_status run_pass(ms_pass *pass, const supervised *s, int32_t terms, con
                        .d_hidden = learn ? ms_pass_d_hidden(pass) : (ms_act){NULL, MS_F32},
                        .d_head = learn ? model->head.g : NULL,
                        .result = result,
-                       .each = each,
+                       .each = s->each,
                        .workspace = &model->head_workspace};
   ms_model_head(model, &call.head);
   MS_TRY(ms_head_learn(&call));
   return learn ? ms_pass_backward(pass) : MS_OK;
 }
 
-static ms_status run_terms(ms_model *model, const ms_batch *batch, const supervised *s,
-                           int32_t terms, const ms_term *term, int learn, double *each,
-                           ms_term_result *result) {
-  ms_pass pass = batch_pass(model, batch);
+static ms_status run_rows(ms_model *model, const ms_batch *batch, const supervised *s,
+                          int32_t terms, const ms_term *term, int learn, ms_term_result *result) {
+  ms_pass pass = ms_batch_pass(model, batch);
   pass.rows = s->rows;
   pass.row = s->row;
   if (learn) pass.first = ms_model_first(model);
-  ms_status st = run_pass(&pass, s, terms, term, learn, each, result);
+  memset(result, 0, (size_t)terms * sizeof *result);
+  ms_status st = s->rows ? run_pass(&pass, s, terms, term, learn, result) : MS_OK;
   ms_pass_end(&pass);
   return st;
 }
 
-/* `part`: [segments, terms], or NULL. */
-static ms_status run_rows(ms_model *model, const ms_batch *batch, const supervised *s,
-                          int32_t terms, const ms_term *term, int learn, ms_term_result *result,
-                          ms_segment_result *part) {
-  void *each = NULL;
-  if (!s->rows) {
-    memset(result, 0, (size_t)terms * sizeof *result);
-    return MS_OK;
-  }
-  if (part)
-    MS_TRY(ms_alloc((size_t)(s->rows * terms) * MS_HEAD_EACH * sizeof(double), "loss: of each row",
-                    &each));
-  ms_status st = run_terms(model, batch, s, terms, term, learn, each, result);
-  if (part && st == MS_OK) sum_segments(batch, s, terms, term, each, part);
-  ms_free(each);
-  return st;
+static ms_status check(const ms_model *model, const ms_batch *batch, int32_t terms,
+                       const ms_term *term) {
+  MS_TRY(check_terms(batch, terms, term));
+  return ms_batch_check(model, batch);
 }
 
+/* `part`: [segments, terms], or NULL. */
 static ms_status run(ms_model *model, const ms_batch *batch, int32_t terms, const ms_term *term,
                      int learn, ms_term_result *result, ms_segment_result *part) {
-  supervised s;
-  MS_TRY(check_terms(batch, terms, term));
-  MS_TRY(ms_batch_check(model, batch));
-  MS_TRY(find_rows(batch, terms, term, &s));
-  if (part) memset(part, 0, (size_t)(batch->segments * terms) * sizeof *part);
-  ms_status st = run_rows(model, batch, &s, terms, term, learn, result, part);
+  supervised s = {0};
+  ms_status st = check(model, batch, terms, term);
+  if (st == MS_OK) st = find_rows(batch, terms, term, part != NULL, &s);
+  MS_TRY_OR(end, ms_batch_agree(model, batch, st));
+  MS_TRY_OR(end, run_rows(model, batch, &s, terms, term, learn, result));
+  if (!part) goto end;
+  memset(part, 0, (size_t)(batch->segments * terms) * sizeof *part);
+  sum_segments(batch, &s, terms, term, part);
+end:
   ms_free(s.memory);
+  ms_free(s.each);
   return st;
 }
 

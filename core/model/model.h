@@ -3,7 +3,9 @@
  * config.c reads config.json into ms_config; family.c holds the table of families; share.c says which
  * part of the model a rank has, layout.c lays the parameters out; weights.c reads them, save.c writes them, ends.c says where answers end, make.c
  * draws and copies them; decoder.c computes, layer by layer (layer.c) and block by block
- * (block_attention.c, block_mlp.c) in memory of activations.c; generate.c decodes with a cache.
+ * (block_attention.c, block_mlp.c) in memory of activations.c, where the model is cut with rows of the
+ * stream on each rank (span.c); learn.c and logits.c say what is computed, generate.c decodes with a
+ * cache.
  * The decoder knows nothing of families: only of what ms_config and ms_layer say. */
 #ifndef MS_MODEL_H
 #define MS_MODEL_H
@@ -99,7 +101,8 @@ typedef struct ms_layer {
   ms_slice pre_norm[MS_BLOCKS];  /* of what a block reads */
   ms_slice post_norm[MS_BLOCKS]; /* of what it returns, before that is added to the stream */
   ms_slice q, k, v, o, gate, up, down;
-  ms_slice q_bias, k_bias, v_bias, o_bias, gate_bias, up_bias, down_bias;
+  ms_slice q_bias, k_bias, v_bias, gate_bias, up_bias;
+  ms_slice out_bias[MS_BLOCKS]; /* of o and down: of what a block returns */
   ms_slice q_norm, k_norm;
 } ms_layer;
 

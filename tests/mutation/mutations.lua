@@ -7,6 +7,7 @@ local elements = { 'ops_elements', 'decoder' }
 local attention = { 'attention', 'decoder' }
 local head = { 'head' }
 local parts = { 'head_parallel.c' }
+local cut = { 'cut.c' }
 local kernel_parts = { 'kernel_parts.c' }
 local plan = { 'transfer_plan.c' }
 local files = { 'safetensors', 'model_config', 'weights' }
@@ -17,6 +18,56 @@ local samples = { 'chat', 'dataset' }
 local answers = { 'ends', 'answers' }
 
 return {
+  -- the decoder of a cut model -----------------------------------------------------------------
+  { name = 'a rank takes the first wanted row of the next one', file = 'core/model/span.c', specs = cut,
+    old = 'pass->row[middle] < token', new = 'pass->row[middle] <= token' },
+  { name = 'parts of a block\'s rows begin one too late', file = 'core/model/span.c', specs = cut,
+    old = 's.done += from;', new = 's.done += from + (part > 0);' },
+  { name = 'a block of a cut model reads its own rows alone', file = 'core/model/layer.c', specs = cut,
+    old = 'return ms_span_gather(pass, s, *h, hidden);', new = 'return MS_OK;' },
+  { name = 'outputs of a cut model\'s blocks are not summed', file = 'core/model/layer.c', specs = cut,
+    old = 'MS_TRY(ms_span_sum(pass, s, output, hidden));', new = '' },
+  { name = 'every rank adds the bias of an output', file = 'core/model/layer.c', specs = cut,
+    old = 'MS_TRY(ms_span_sum(pass, s, output, hidden));\n  MS_TRY(ms_add_bias(m, y, w->out_bias[b], s->own, '
+      .. 'hidden));',
+    new = 'MS_TRY(ms_add_bias(m, output, w->out_bias[b], s->all, hidden));\n'
+      .. '  MS_TRY(ms_span_sum(pass, s, output, hidden));' },
+  { name = 'the bias of an output is learnt from all rows on every rank', file = 'core/model/layer.c',
+    specs = cut, old = 'return ms_span_gather(pass, s, *d_out, hidden);',
+    new = 'MS_TRY(ms_span_gather(pass, s, *d_out, hidden));\n  ms_act rest = ms_act_at(*d_out, (s->first + '
+      .. 's->own) * hidden);\n  return ms_is_cut(m) ? ms_add_bias_backward(m, w->out_bias[b], rest, s->all - '
+      .. 's->first - s->own, hidden) : MS_OK;' },
+  { name = 'a block of a cut model learns from its own rows alone', file = 'core/model/layer.c', specs = cut,
+    old = 'return ms_span_gather(pass, s, *d_out, hidden);', new = 'return MS_OK;' },
+  { name = 'gradients of a block\'s input are not summed', file = 'core/model/layer.c', specs = cut,
+    old = 'MS_TRY(ms_span_sum(pass, s, d_h, hidden));', new = '' },
+  { name = 'the embedding of a cut model is not summed', file = 'core/model/decoder.c', specs = cut,
+    old = 'MS_TRY(ms_span_sum(pass, &s, all, hidden));', new = '' },
+  { name = 'the embedding of a cut model learns from own rows alone', file = 'core/model/decoder.c', specs = cut,
+    old = 'MS_TRY(ms_span_gather(pass, &s, dy, hidden));', new = '' },
+  { name = 'the head\'s gradient of hidden states is not summed', file = 'core/model/decoder.c', specs = cut,
+    old = 'MS_TRY(ms_span_sum(pass, &rows, d_hidden, hidden));', new = '' },
+  { name = 'the head of a cut model sees its own rows alone', file = 'core/model/decoder.c', specs = cut,
+    old = 'return ms_span_gather(pass, &rows, *hidden, c->hidden_size);', new = 'return MS_OK;' },
+  { name = 'a part\'s heads begin a group', file = 'core/model/block_attention.c', specs = cut,
+    old = '.shift = share->first_head % group_of(c),', new = '.shift = 0,' },
+  { name = 'squares of a copied head count twice', file = 'core/model/block_attention.c', specs = cut,
+    old = 'copied ? c->head_dim : 0', new = 'copied ? 0 : 0' },
+  { name = 'products of a copied head\'s gradient count once', file = 'core/model/block_attention.c',
+    specs = cut, old = 'dx ? 0 : s[i].part.copied', new = 's[i].part.copied' },
+  { name = 'norms over heads are of each rank\'s heads', file = 'core/model/block_attention.c', specs = cut,
+    old = '2 * pass->tokens, MS_SUM,', new = '0, MS_SUM,' },
+  { name = 'parts of logits lie in order of ranks', file = 'core/model/logits.c', specs = cut,
+    old = 'if (parts) join(m, to, parts, rows);', new = 'if (parts) memcpy(to, parts, bytes);' },
+  { name = 'logits of rows that do not ascend', file = 'core/model/logits.c', specs = cut,
+    old = '(!ms_is_cut(model) || row[end] >= row[end - 1])', new = '1' },
+  { name = 'a rank that fails before a pass says it to nobody', file = 'core/model/learn.c', specs = cut,
+    old = '  MS_TRY(ms_group_agree(g, st));\n  int64_t', new = '  MS_TRY(st);\n  int64_t' },
+  { name = 'a rank whose teacher is not finite says it to nobody', file = 'core/model/learn.c', specs = cut,
+    old = 'st = ms_group_agree(teacher->share.group, make_target(&pass, batch, options, &target));',
+    new = 'st = make_target(&pass, batch, options, &target);' },
+  { name = 'ranks of a model may have other batches', file = 'core/model/learn.c', specs = cut,
+    old = 'both[0] == -both[1]', new = '1' },
   -- ranks -------------------------------------------------------------------------------------
   { name = 'sums of ranks begin with the own part', file = 'core/group/exchange.c', specs = { 'groups.c' },
     old = 'part[r] = r == me ?', new = 'part[(r + size - me) % size] = r == me ?' },
@@ -178,15 +229,17 @@ return {
   { name = 'no 1/sqrt(d)', file = 'core/model/config.c', specs = decoder,
     old = 'attention = 1 / sqrt(scalar);', new = 'attention = 1;' },
   { name = 'no q norm', file = 'core/model/block_attention.c', specs = decoder,
-    old = 'MS_TRY(ms_norm(m, *q, saved->rstd_q, saved->q, w->q_norm, n * q_norms, ms_q_size(c) / q_norms));',
-    new = 'MS_TRY(MS_OP(m->dev, copy, q->at, saved->q.at, ms_act_bytes(*q, n * ms_q_size(c))));\n'
-      .. 'for (int64_t i = 0; i < n * q_norms && saved->rstd_q; i++) saved->rstd_q[i] = 1;' },
+    old = 'MS_TRY(\n        ms_norm(m, y[i]',
+    new = 'if (i == 0) {\nMS_TRY(MS_OP(m->dev, copy, y[i].at, s[i].x.at, ms_act_bytes(y[i], pass->tokens * '
+      .. 's[i].each * s[i].cols)));\nfor (int64_t r = 0; r < pass->tokens * s[i].each && s[i].rstd; r++) '
+      .. 's[i].rstd[r] = 1;\n} else MS_TRY(\n        ms_norm(m, y[i]' },
   { name = 'no k norm', file = 'core/model/block_attention.c', specs = decoder,
-    old = 'MS_TRY(ms_norm(m, *k, saved->rstd_k, saved->k, w->k_norm, n * k_norms, ms_kv_size(c) / k_norms));',
-    new = 'MS_TRY(MS_OP(m->dev, copy, k->at, saved->k.at, ms_act_bytes(*k, n * ms_kv_size(c))));\n'
-      .. 'for (int64_t i = 0; i < n * k_norms && saved->rstd_k; i++) saved->rstd_k[i] = 1;' },
+    old = 'MS_TRY(\n        ms_norm(m, y[i]',
+    new = 'if (i == 1) {\nMS_TRY(MS_OP(m->dev, copy, y[i].at, s[i].x.at, ms_act_bytes(y[i], pass->tokens * '
+      .. 's[i].each * s[i].cols)));\nfor (int64_t r = 0; r < pass->tokens * s[i].each && s[i].rstd; r++) '
+      .. 's[i].rstd[r] = 1;\n} else MS_TRY(\n        ms_norm(m, y[i]' },
   { name = 'biases left out', file = 'core/model/project.c', specs = decoder,
-    old = 'if (bias.w) MS_TRY', new = 'if (0) MS_TRY' },
+    old = 'return bias.w ?', new = 'return 0 ?' },
   { name = 'windows of all layers off', file = 'core/model/block_attention.c', specs = decoder,
     old = '.window = c->window[l],', new = '.window = 0,' },
   { name = 'cached window one longer', file = 'core/model/block_attention.c', specs = { 'generate' },
@@ -235,9 +288,9 @@ return {
   { name = 'gemma\'s multiplier is not rounded', file = 'core/model/layout.c', specs = { 'model_config.c' },
     old = 'c->embed_scale_in_dtype && m->dtype == MS_BF16', new = '0' },
   { name = 'blocks add without their multiplier', file = 'core/model/layer.c', specs = decoder,
-    old = 'to, y, rows * hidden, m->config.residual_scale)', new = 'to, y, rows * hidden, 1)' },
+    old = 'y, s->own * hidden,\n               m->config.residual_scale)', new = 'y, s->own * hidden, 1)' },
   { name = 'outputs are not normed', file = 'core/model/layer.c', specs = decoder,
-    old = '  if (w.w) {\n    y = pass->act->normed;', new = '  if (0) {\n    y = pass->act->normed;' },
+    old = 'if (w->post_norm[b].w) {\n    float', new = 'if (0) {\n    float' },
   { name = 'scores have no cap', file = 'core/model/block_attention.c', specs = decoder,
     old = '.soft_cap = c->attention_cap,', new = '.soft_cap = 0,' },
   { name = 'scores of a cache have no cap', file = 'kernels/cpu/attention_cached.c',
@@ -266,21 +319,19 @@ return {
     specs = { 'learn', 'decoder' },
     old = 'linear_dw, w.g, dy, x, rows, in, out, 1', new = 'linear_dw, w.g, dy, x, rows, in, out, 0' },
   { name = 'biases get no gradient', file = 'core/model/project.c', specs = decoder,
-    old = 'if (bias.g) MS_TRY(MS_OP(m->dev, bias_db, bias.g, dy, rows, out));', new = '' },
+    old = 'return bias.g ?', new = 'return 0 ?' },
   { name = 'up overwrites what gate gave', file = 'core/model/block_mlp.c', specs = decoder,
     old = 'ms_add_to(d_h), w->up,', new = 'ms_set(d_h), w->up,' },
   { name = 'values overwrite what q and k gave', file = 'core/model/block_attention.c', specs = decoder,
     old = 'ms_add_to(d_h), w->v,', new = 'ms_set(d_h), w->v,' },
   { name = 'rope is not undone', file = 'core/model/block_attention.c', specs = decoder,
-    old = 'rope(pass, dx, heads, -1)', new = 'rope(pass, dx, heads, 1)' },
+    old = 'rope(pass, dx[i], s[i].heads, -1)', new = 'rope(pass, dx[i], s[i].heads, 1)' },
   { name = 'heads\' norms have no backward', file = 'core/model/block_attention.c', specs = decoder,
-    old = 'if (!c->qk_norm) return MS_OK;\n  return ms_norm_backward',
-    new = 'return MS_OK;\n  return ms_norm_backward' },
+    old = 'MS_TRY(add_up(pass, s, dx));', new = 'if (m) return MS_OK;' },
   { name = 'blocks set the stream\'s gradient', file = 'core/model/layer.c', specs = decoder,
     old = 'ms_add_to(dx)', new = 'ms_set(dx)' },
   { name = 'embedding gets no gradient', file = 'core/model/decoder.c', specs = decoder,
-    old = 'if (!m->embed.g) return MS_OK;\n  return MS_OP(m->dev, embed_dw,',
-    new = 'if (m) return MS_OK;\n  return MS_OP(m->dev, embed_dw,' },
+    old = 'return m->embed.g ? embed_backward', new = 'return m->embed.g && !m ? embed_backward' },
   { name = 'no recomputation', file = 'core/model/layer.c', specs = { 'learn' },
     old = 'pass->model->recompute && !ms_is_last(pass, l)', new = '0' },
   { name = 'the cap of scores has no derivative', file = 'kernels/cpu/attention_backward.c',
@@ -288,7 +339,7 @@ return {
   { name = 'gelu\'s derivative without its slope', file = 'kernels/cpu/glu.c', specs = elements,
     old = 'vf_set(3 * gelu_cubic)', new = 'vf_set(gelu_cubic)' },
   { name = 'blocks\' gradients without their multiplier', file = 'core/model/layer.c', specs = decoder,
-    old = 'place, dy, rows * hidden, scale));', new = 'place, dy, rows * hidden, 1));' },
+    old = 'place, *dy, n, scale));', new = 'place, *dy, n, 1));' },
   { name = 'the embedding\'s gradient is not multiplied', file = 'kernels/cpu/embed.c', specs = rows,
     old = 'p[c] += scale * d[c];', new = 'p[c] += d[c];' },
   { name = 'norms backward without their offset', file = 'core/model/project.c', specs = decoder,
