@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 9, MS_MAX_RANK = 8 };
+enum { MS_ABI = 10, MS_MAX_RANK = 8 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
@@ -194,6 +194,10 @@ int ms_group_fails(void);
 void ms_group_abort(int status);
 int32_t ms_group_rank(const ms_group *group); /* from 0 */
 int32_t ms_group_size(const ms_group *group);
+/* Bytes that this rank has sent to others of the group so far, in calls of a kind, of numbers of a dtype; what
+ * ranks say to check each other is not counted. Kinds count from 0. */
+int64_t ms_group_sent(const ms_group *group, int32_t kind, int32_t dtype);
+const char *ms_group_call(int32_t kind); /* "all_reduce", ..; NULL where there is no such kind */
 /* The ranks of one colour become a group, ordered by key, then by rank; *out is NULL for a colour below
  * 0. Every rank of the group calls. */
 ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group **out);
@@ -654,6 +658,9 @@ void ms_optimizer_free(ms_optimizer *opt);
 ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int32_t *skipped);
 int64_t ms_optimizer_steps(const ms_optimizer *opt); /* updates made */
 int64_t ms_optimizer_bytes(const ms_optimizer *opt); /* of this rank's moments and masters */
+/* Bytes that the ranks of its group send each other in a step, all of them together, by formula: for
+ * gradients, for weights, and for the norm. */
+void ms_optimizer_sends(const ms_optimizer *opt, int64_t bytes[3]);
 /* First and second moment of parameter i, f32 views; the caller frees them. */
 ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment);
 

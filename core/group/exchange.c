@@ -42,6 +42,9 @@ struct ms_work {
 enum { CALL_BITS = 20, SINGLE = (1 << CALL_BITS) - 1, MOST_GROUPS = 1 << 10 };
 
 static ms_job job;
+static int64_t largest = MS_MESSAGE_BYTES;
+
+void ms_test_messages(int64_t bytes) { job.largest = largest = bytes; }
 
 static exchange *of(ms_group *g) { return (exchange *)g; }
 
@@ -55,8 +58,10 @@ static int32_t tag_of(const ms_work *w) {
 static ms_status message(ms_work *w, int32_t peer, char *x, int64_t bytes, int sends) {
   const ms_transport *t = w->group->job->transport;
   int32_t to = w->group->member[peer], tag = tag_of(w);
-  for (int64_t at = 0; at < bytes; at += MS_MESSAGE_BYTES) {
-    int64_t n = bytes - at < MS_MESSAGE_BYTES ? bytes - at : MS_MESSAGE_BYTES;
+  int64_t most = w->group->job->largest;
+  if (sends && !w->said) w->group->base.sent[w->call.op][w->call.dtype] += bytes;
+  for (int64_t at = 0; at < bytes; at += most) {
+    int64_t n = bytes - at < most ? bytes - at : most;
     if (w->count == w->capacity) {
       size_t old = (size_t)w->capacity * t->request_bytes;
       int32_t capacity = w->capacity ? 2 * w->capacity : 8;
@@ -613,7 +618,8 @@ ms_status ms_exchange_open(const ms_transport *t, int checks, double timeout, ms
   MS_REQUIRE(t->size <= MOST_RANKS, "group: %d ranks, more than %d", t->size, MOST_RANKS);
   if (t->largest_tag < MOST_GROUPS * (1 << CALL_BITS) - 1)
     return MS_FAIL(MS_EGROUP, "group: %s has tags up to %d only", t->library, t->largest_tag);
-  job = (ms_job){.transport = t, .contexts = 1, .checks = checks, .timeout = timeout};
+  job = (ms_job){
+      .transport = t, .contexts = 1, .checks = checks, .timeout = timeout, .largest = largest};
   job.last = &job.works;
   MS_TRY(new_group(&job, t->size, world));
   for (int32_t r = 0; r < t->size; r++) of(*world)->member[r] = r;

@@ -4,18 +4,6 @@
 #include "group.h"
 #include "transport.h"
 
-/* What the ranks of a group do together; `call` says which. */
-enum {
-  MS_CALL_ALL_REDUCE,
-  MS_CALL_REDUCE_SCATTER,
-  MS_CALL_ALL_GATHER,
-  MS_CALL_BROADCAST,
-  MS_CALL_ALL_TO_ALL,
-  MS_CALL_SEND,
-  MS_CALL_RECEIVE,
-  MS_CALL_BARRIER
-};
-
 /* One call of one rank, as other ranks see it. Where all ranks must say the same, they are compared. */
 typedef struct ms_call {
   int64_t number; /* of the group's calls, from 1 */
@@ -37,6 +25,7 @@ typedef struct ms_job {
   int checks;             /* calls are compared before they begin */
   int broken;             /* a call has failed: nothing is waited for any more */
   char why[512];          /* its message */
+  int64_t largest;        /* bytes of a message: longer ones are cut */
   double timeout;         /* seconds that a rank waits for one that does nothing */
   ms_work *works, **last; /* those under way, in the order in which they began */
 } ms_job;
@@ -44,6 +33,9 @@ typedef struct ms_job {
 /* Begins a job; `world` is the group of all its ranks. */
 ms_status ms_exchange_open(const ms_transport *transport, int checks, double timeout,
                            ms_group **world);
+
+/* Longer messages are cut into such: for tests, the same on all ranks; at most MS_MESSAGE_BYTES. */
+void ms_test_messages(int64_t bytes);
 
 /* ---- watch.c: what the ranks of this machine see of each other ---- */
 

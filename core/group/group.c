@@ -18,6 +18,19 @@ int32_t ms_group_rank(const ms_group *group) { return group->rank; }
 
 int32_t ms_group_size(const ms_group *group) { return group->size; }
 
+const char *ms_group_call(int32_t kind) {
+  static const char *const names[MS_CALL_KINDS] = {
+      [MS_CALL_ALL_REDUCE] = "all_reduce", [MS_CALL_REDUCE_SCATTER] = "reduce_scatter",
+      [MS_CALL_ALL_GATHER] = "all_gather", [MS_CALL_BROADCAST] = "broadcast",
+      [MS_CALL_ALL_TO_ALL] = "all_to_all", [MS_CALL_SEND] = "send",
+      [MS_CALL_RECEIVE] = "receive",       [MS_CALL_BARRIER] = "barrier"};
+  return kind >= 0 && kind < MS_CALL_KINDS ? names[kind] : NULL;
+}
+
+int64_t ms_group_sent(const ms_group *group, int32_t kind, int32_t dtype) {
+  return ms_group_call(kind) && dtype >= 0 && dtype <= MS_F64 ? group->sent[kind][dtype] : 0;
+}
+
 ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group **out) {
   MS_REQUIRE(group && out, "group: no group to split");
   *out = NULL;

@@ -48,9 +48,24 @@ typedef struct ms_group_ops {
   ms_status (*split)(ms_group *g, int32_t colour, int32_t key, ms_group **out);
 } ms_group_ops;
 
+/* Kinds of calls. */
+enum {
+  MS_CALL_ALL_REDUCE,
+  MS_CALL_REDUCE_SCATTER,
+  MS_CALL_ALL_GATHER,
+  MS_CALL_BROADCAST,
+  MS_CALL_ALL_TO_ALL,
+  MS_CALL_SEND,
+  MS_CALL_RECEIVE,
+  MS_CALL_BARRIER,
+  MS_CALL_KINDS
+};
+
 struct ms_group {
   const ms_group_ops *ops;
   int32_t rank, size;
+  int64_t sent[MS_CALL_KINDS]
+              [MS_F64 + 1]; /* bytes to other ranks, by kind and dtype of the calls */
 };
 
 /* Waits for a work that was begun and frees it; NULL is done. After an error the group is of no use. */

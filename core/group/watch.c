@@ -31,17 +31,12 @@ typedef struct page {
 static page *pages; /* NULL: nobody is seen */
 static int32_t me, ranks;
 
-static const char *const names[] = {
-    [MS_CALL_ALL_REDUCE] = "all_reduce", [MS_CALL_REDUCE_SCATTER] = "reduce_scatter",
-    [MS_CALL_ALL_GATHER] = "all_gather", [MS_CALL_BROADCAST] = "broadcast",
-    [MS_CALL_ALL_TO_ALL] = "all_to_all", [MS_CALL_SEND] = "send",
-    [MS_CALL_RECEIVE] = "receive",       [MS_CALL_BARRIER] = "barrier"};
 static const char *const dtypes[] = {
     [MS_F32] = "f32", [MS_BF16] = "bf16", [MS_F16] = "f16", [MS_I32] = "i32",
     [MS_I64] = "i64", [MS_U8] = "u8",     [MS_F64] = "f64"};
 
 const char *ms_call_text(const ms_call *c, char *text) {
-  char *p = text + sprintf(text, "%s", names[c->op]);
+  char *p = text + sprintf(text, "%s", ms_group_call(c->op));
   if (c->op == MS_CALL_ALL_REDUCE || c->op == MS_CALL_REDUCE_SCATTER)
     p += sprintf(p, " (%s)", c->how == MS_SUM ? "sum" : "max");
   if (c->op != MS_CALL_BARRIER && c->op != MS_CALL_ALL_TO_ALL)

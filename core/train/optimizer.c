@@ -258,6 +258,16 @@ int64_t ms_optimizer_bytes(const ms_optimizer *opt) {
   return (int64_t)(opt->count * sizeof(float)) * (opt->master ? 3 : 2);
 }
 
+/* Each rank gives each other one its version of that one's part, and, where a sum is for all, its own part. */
+void ms_optimizer_sends(const ms_optimizer *opt, int64_t bytes[3]) {
+  const ms_model *m = opt->model;
+  int64_t others = opt->group->size - 1, shares = !has_all(opt);
+  int64_t n = (int64_t)(m->gradient_bytes / sizeof(float)) * others;
+  bytes[0] = n * (int64_t)sizeof(float) * (shares ? 1 : 2);
+  bytes[1] = shares ? n * (int64_t)ms_dtype_size(m->dtype) : 0;
+  bytes[2] = shares ? 2 * opt->blocks * others * (int64_t)sizeof(double) : 0;
+}
+
 int64_t ms_optimizer_steps(const ms_optimizer *opt) { return opt->steps; }
 
 static void release(void *owner) { ms_optimizer_free(owner); }

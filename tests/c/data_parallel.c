@@ -179,6 +179,38 @@ static void is_divided(layout l) {
   free_run(&part);
 }
 
+/* Bytes sent by all ranks in calls of a kind. */
+static int64_t sent(int kind, int dtype) {
+  int64_t bytes = ms_group_sent(world, kind, dtype);
+  CHECK(world->ops->all_reduce(world, NULL, &bytes, MS_I64, 1, MS_SUM, NULL) == MS_OK);
+  return bytes;
+}
+
+/* Messages of a step are those of the formulas: n gradients on N ranks, blocks of squares. */
+static void sends_by_formula(layout l, int shard) {
+  l.shard = shard;
+  run r = new_run(&l, world);
+  int64_t formula[3], before[4], after[4], N = world->size, blocks = r.opt->blocks;
+  int64_t n = (int64_t)(r.model->gradient_bytes / sizeof(float));
+  const int kind[][2] = {{MS_CALL_ALL_REDUCE, MS_F32},
+                         {MS_CALL_REDUCE_SCATTER, MS_F32},
+                         {MS_CALL_ALL_GATHER, l.dtype},
+                         {MS_CALL_ALL_REDUCE, MS_F64}};
+  int32_t skipped;
+  for (int i = 0; i < 4; i++) before[i] = sent(kind[i][0], kind[i][1]);
+  learn_step(&r, 0, world, 0);
+  step(&r, &skipped);
+  for (int i = 0; i < 4; i++) after[i] = sent(kind[i][0], kind[i][1]) - before[i];
+  int divided = shard == MS_SHARD_OPTIMIZER;
+  CHECK(after[0] == (divided ? 0 : 2 * n * (N - 1) * 4));
+  CHECK(after[1] == (divided ? n * (N - 1) * 4 : 0));
+  CHECK(after[2] == (divided ? n * (N - 1) * (int64_t)ms_dtype_size(l.dtype) : 0));
+  CHECK(after[3] == (divided ? 2 * blocks * (N - 1) * 8 : 0));
+  ms_optimizer_sends(r.opt, formula);
+  CHECK(formula[0] == after[0] + after[1] && formula[1] == after[2] && formula[2] == after[3]);
+  free_run(&r);
+}
+
 /* A gradient that is not finite on one rank is skipped by all. */
 static void skips_together(layout l, int shard) {
   l.shard = shard;
@@ -337,6 +369,9 @@ static int all(void) {
     every_way_is_one(layouts[i]);
     TEST("the optimizer's memory exists once");
     is_divided(layouts[i]);
+    TEST("bytes sent are those of the formulas");
+    sends_by_formula(layouts[i], MS_SHARD_NONE);
+    sends_by_formula(layouts[i], MS_SHARD_OPTIMIZER);
     TEST("a gradient that is not finite anywhere is skipped everywhere");
     skips_together(layouts[i], MS_SHARD_NONE);
     skips_together(layouts[i], MS_SHARD_OPTIMIZER);

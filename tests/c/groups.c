@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/memory.h"
-#include "core/group/group.h"
+#include "core/group/exchange.h"
 #include "tests/support/test.h"
 
 static ms_group *world;
@@ -191,6 +191,29 @@ static void barrier(ms_group *w) {
   }
 }
 
+/* All of it again, in messages of a few bytes, of odd numbers: as those of more than MS_MESSAGE_BYTES are
+ * cut. Offsets and counts of 64 bits are what else there is to a call of more than 2^31 elements. */
+static void in_pieces(ms_group *w) {
+  int64_t count[64], before = ms_group_sent(w, MS_CALL_ALL_GATHER, MS_F32);
+  for (int64_t most = 7; most < 200; most = most * 5 + 2) {
+    ms_test_messages(most);
+    all_reduce(w, 501, MS_SUM);
+    cut(w);
+    for (int kind = 0; kind < 3; kind++) scatter_and_gather(w, kind);
+    broadcast(w, w->size - 1, 700);
+    all_to_all(w);
+    if (w->size > 1) ring(w);
+    types(w);
+  }
+  ms_test_messages(MS_MESSAGE_BYTES);
+  int64_t sent = ms_group_sent(w, MS_CALL_ALL_GATHER, MS_F32) - before, own = 0;
+  for (int kind = 0; kind < 3; kind++) {
+    parts(w->size, count, kind);
+    own += count[w->rank] * (w->size - 1) * (int64_t)sizeof(float);
+  }
+  CHECK(sent == 3 * own); /* 7, 37, 187 bytes */
+}
+
 static int all(void) {
   ms_group *w = world;
   TEST("sums and largest numbers, to the bit in order of ranks");
@@ -214,6 +237,29 @@ static int all(void) {
   splits(w);
   TEST("a barrier");
   barrier(w);
+  TEST("messages that are cut");
+  in_pieces(w);
+  return test_end();
+}
+
+/* By hand (groups huge): two ranks, 2^31 + 4097 bytes, which each has once. */
+static int huge(ms_group *g) {
+  int64_t n = ((int64_t)1 << 31) + 4097, wrong = 0;
+  uint8_t *x = malloc((size_t)n);
+  TEST("a message of more than 2^31 elements");
+  for (int64_t i = 0; x && i < n; i++) x[i] = g->rank ? 0 : (uint8_t)(i * 7 + (i >> 20));
+  CHECK(x && g->ops->broadcast(g, NULL, x, MS_U8, n, 0, NULL) == MS_OK);
+  for (int64_t i = 0; x && i < n; i++) wrong += x[i] != (uint8_t)(i * 7 + (i >> 20));
+  CHECK(!wrong);
+  if (g->rank == 0) CHECK(g->ops->send(g, NULL, x, MS_U8, n, 1, NULL) == MS_OK);
+  if (g->rank == 1) {
+    memset(x, 0, (size_t)n);
+    CHECK(g->ops->receive(g, NULL, x, MS_U8, n, 0, NULL) == MS_OK);
+    for (int64_t i = 0; i < n; i++) wrong += x[i] != (uint8_t)(i * 7 + (i >> 20));
+    CHECK(!wrong);
+  }
+  CHECK(g->ops->barrier(g) == MS_OK);
+  free(x);
   return test_end();
 }
 
@@ -326,6 +372,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   if (argc < 2) return all();
+  if (!strcmp(argv[1], "huge")) return huge(world);
   ms_status st = mistake(argv[1]);
   if (st == MS_OK) return 0;
   printf("rank %d: %s\n", world->rank, ms_last_error());

@@ -79,6 +79,12 @@ return {
     old = 'REDUCE(reduce_bf16, uint16_t, float, bf16_value, bf16_of, PLUS)',
     new = '#define TWICE(a, b) bf16_value(bf16_of((a) + (b)))\n'
       .. 'REDUCE(reduce_bf16, uint16_t, float, bf16_value, bf16_of, TWICE)' },
+  { name = 'pieces of a message begin where the first one does', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = 't->send(to, tag, x + at, n, request)', new = 't->send(to, tag, x, n, request)' },
+  { name = 'what is compared of calls is counted as sent', file = 'core/group/exchange.c',
+    specs = { 'data_parallel.c' }, old = 'if (sends && !w->said)', new = 'if (sends)' },
+  { name = 'what is received is counted as sent', file = 'core/group/exchange.c', specs = { 'groups.c' },
+    old = 'if (sends && !w->said)', new = 'if (!w->said)' },
   { name = 'members of a part of a group in order of their keys, backwards', file = 'core/group/exchange.c',
     specs = { 'groups.c' }, old = 'said[3 * made->member[at - 1] + 1] > said',
     new = 'said[3 * made->member[at - 1] + 1] < said' },

@@ -98,10 +98,11 @@ local function assert_near(a, b, tolerance, where)
   end
 end
 
-local function metrics_of(folder)
+local function metrics_of(folder, count)
   local list = {}
   for _, entry in json.lines(folder .. '/metrics.jsonl') do
-    entry.seconds, entry.tokens_per_second = nil, nil
+    assert.equal(count > 1 and entry.kind == 'train', (entry.sent or 0) > 0)
+    entry.seconds, entry.tokens_per_second, entry.sent = nil, nil, nil
     list[#list + 1] = entry
   end
   return list
@@ -121,12 +122,13 @@ describe('a run of two ranks', function()
       assert.same(alone.norms, both[1].norms)
       assert.same(both[1].norms, both[2].norms)
       assert.equal('', others)
+      assert.equal(i < 4, told:find 'messages of a step between 2 ranks: .*; by formula .*: gradients' ~= nil, told)
       assert.equal(i < 4, told:find('step ' .. steps .. '/' .. steps, 1, true) ~= nil, told)
       assert.equal(i == 3, told:find('resumed after step 3 of 5', 1, true) ~= nil, told)
       assert.equal(i == 4, told:find('finished already after 5 steps', 1, true) ~= nil, told)
     end
     assert.equal(files_of(one .. '/out'), files_of(two .. '/out'))
-    local want, got = metrics_of(one .. '/out'), metrics_of(two .. '/out')
+    local want, got = metrics_of(one .. '/out', 1), metrics_of(two .. '/out', 2)
     assert.equal(#want, #got)
     for i, entry in ipairs(want) do
       assert_near(entry, got[i], entry.step == 1 and 1e-6 or 1e-4, 'line ' .. i)

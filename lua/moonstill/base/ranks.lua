@@ -147,6 +147,21 @@ function methods:say(line)
   if self.prints then io.stderr:write(screen.wrapped(2, printable(line), 2), '\n') end
 end
 
+--- Bytes that this rank has sent to the others so far, by kind of call: { all_reduce = 4096, .. }.
+--- A rank that is alone has sent nothing.
+--- @return table<string, integer>
+function methods:sent()
+  local kinds = {}
+  for kind = 0, math.huge do
+    local name, bytes = C.ms_group_call(kind), 0
+    if name == nil then return kinds end
+    for dtype = 0, C.MS_F64 do
+      bytes = bytes + tonumber(C.ms_group_sent(self.group, kind, dtype))
+    end
+    if bytes > 0 then kinds[ffi.string(name)] = bytes end
+  end
+end
+
 --- The number of the one that takes each entry of a list, of so many that share them. The costs of
 --- the entries are given: the dearest ones go first, each to the one that has the least so far. A
 --- function of its arguments alone.

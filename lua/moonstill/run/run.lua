@@ -76,6 +76,7 @@ local methods = {}
 -- What a run has at times.
 local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
   fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
+  messages = true,
   metrics = true, noted = true, optimizer = true, plan = true, planned = true, quiet = true,
   schedules = true, schedule_names = true, total_before = true, validation = true },
   { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
@@ -236,12 +237,18 @@ function methods:report(step)
     terms = step.tally:entry(),
     grad_norm = metrics.number(step.grad_norm), tokens = step.tokens, skipped = step.skipped,
     seconds = step.seconds, tokens_per_second = telling.rate(step) }
+  if self.grid.dp.size > 1 then entry.sent = step.sent end
   if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured
   for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
   self:record(entry)
   if not self.activations then -- known once a step was run
     self.activations = self.student:info().memory.activations
     self:say('activations: ' .. progress.bytes(self.activations))
+  end
+  local whole = not step.skipped and not step.tally:empty()
+  if whole and not self.messages and self.grid.dp.size > 1 then
+    self.messages = telling.messages(self)
+    self:say(self.messages)
   end
   self.progress:step(state.step, state.total, telling.step, step)
 end

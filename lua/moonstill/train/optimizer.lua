@@ -23,6 +23,7 @@ local tensor_out = ffi.new 'ms_tensor *[1]'
 local string_out = ffi.new 'char *[1]'
 local norm = ffi.new 'double[1]'
 local skipped = ffi.new 'int32_t[1]'
+local bytes = ffi.new 'int64_t[3]'
 
 --- A recipe's `optim`, of which AdamW takes what is its own.
 M.options = optim
@@ -69,6 +70,18 @@ function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) en
 --- Bytes of moments and masters that this rank has.
 --- @return integer
 function methods:bytes() return tonumber(C.ms_optimizer_bytes(pointer(self))) end
+
+--- Bytes that the ranks that step together send each other in a step, all of them together, by
+--- formula. Of n gradients on N ranks: with `shard = "none"` 8 n (N - 1) for gradients; else half of
+--- that, n (N - 1) times the size of a weight for weights, and 16 (N - 1) for each block of 32768
+--- squares of the norm.
+--- @return integer gradients
+--- @return integer weights
+--- @return integer norm
+function methods:sends()
+  C.ms_optimizer_sends(pointer(self), bytes)
+  return tonumber(bytes[0]), tonumber(bytes[1]), tonumber(bytes[2])
+end
 
 --- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory.
 --- @param i integer

@@ -6,6 +6,7 @@ local fail = require 'moonstill.base.fail'
 local learning = require 'moonstill.train.learning'
 local step_of = require 'moonstill.loss.step_of'
 local soundness = require 'moonstill.train.soundness'
+local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
 local tally = require 'moonstill.train.tally'
 
@@ -24,11 +25,12 @@ local M = {}
 --- @field seconds number how long it took; after `update`
 --- @field loss number the sum of its terms, each times its weight; after `update`
 --- @field grad_norm number norm of the gradient before clipping; after `update`
+--- @field sent integer bytes that this rank sent to those that share the step; after `update`
 --- @field skipped boolean whether the gradient was not finite, so that nothing changed; after
 ---   `update`
 local methods = {}
 local class = strict.class('step', methods, nil, { 'number', 'lr', 'tokens', 'seconds', 'loss',
-  'grad_norm', 'skipped' })
+  'grad_norm', 'skipped', 'sent' })
 
 function class:__tostring() return 'step ' .. self.number end
 
@@ -38,7 +40,8 @@ function M.new(run)
   return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
     unlearnt = {}, left = 0, planned = {},
     tokens = 0, seconds = 0, number = 0, open = false, used = false,
-    tally = tally.new(run.grid.dp), loss = 0, grad_norm = 0, skipped = false, began = 0 }, class)
+    tally = tally.new(run.grid.dp), loss = 0, grad_norm = 0, skipped = false, began = 0,
+    sent = 0, sent_before = 0 }, class)
 end
 
 --- Whether steps have something of a name, which no schedule can have then.
@@ -198,6 +201,12 @@ function methods:every(n)
   return n > 0 and self.number % n == 0
 end
 
+local function bytes_sent(self)
+  local all = 0
+  for _, bytes in sorted.pairs(self.run.grid.dp:sent()) do all = all + bytes end
+  return all
+end
+
 --- The optimiser's update, at `step.lr`; the gradients are zeroed. A step in which no position was
 --- supervised, or whose gradient is not finite, updates nothing.
 --- @return ms_step self
@@ -225,6 +234,7 @@ function methods:update()
   state.tokens = state.tokens + self.tokens
   state.loss = not self.skipped and self.loss - self.loss == 0 and self.loss or nil
   self.seconds = C.ms_clock() - self.began
+  self.sent = bytes_sent(self) - self.sent_before
   self.open = false
   M.drop_batches(self)
   run:report(self)
@@ -237,6 +247,7 @@ end
 --- @param number integer
 function M.begin(self, number)
   self.number, self.began, self.open, self.used = number, C.ms_clock(), true, false
+  self.sent_before = bytes_sent(self)
   self.tally:clear()
 end
 
