@@ -46,12 +46,12 @@ function M.size(run)
 end
 
 --- What the ranks that share steps sent each other in the one that is over, beside the formula;
---- they all call it. What is sent beyond that are numbers of the run's own, such as norms of losses.
+--- they all call it. What is sent beyond that are numbers of the run's own, such as losses.
 --- @param run ms_run
 --- @return string
 function M.messages(run)
   local dp, gradients, weights, norm = run.grid.dp, run.optimizer:sends()
-  return ('messages of a step between %d ranks: %s; by formula %s: gradients %s, weights %s, norm %s')
+  return ('messages of a step of %d ranks: %s; by formula %s: gradients %s, weights %s, norm %s')
     :format(dp.size, bytes(dp:sum { run.step.sent }[1]), bytes(gradients + weights + norm),
       bytes(gradients), bytes(weights), bytes(norm))
 end

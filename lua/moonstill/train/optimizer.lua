@@ -71,9 +71,9 @@ function methods:steps() return tonumber(C.ms_optimizer_steps(pointer(self))) en
 --- @return integer
 function methods:bytes() return tonumber(C.ms_optimizer_bytes(pointer(self))) end
 
---- Bytes that the ranks that step together send each other in a step, all of them together, by
---- formula. Of n gradients on N ranks: with `shard = "none"` 8 n (N - 1) for gradients; else half of
---- that, n (N - 1) times the size of a weight for weights, and 16 (N - 1) for each block of 32768
+--- Bytes that ranks that step together send each other in a step, all of them together, by
+--- formula. Of n gradients on N ranks: with `shard = "none"` 8 n (N - 1) for gradients; else half
+--- of that, n (N - 1) times the size of a weight for weights, 16 (N - 1) for each block of 32768
 --- squares of the norm.
 --- @return integer gradients
 --- @return integer weights
