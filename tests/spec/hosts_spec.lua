@@ -9,7 +9,7 @@ local HOSTS = 'tests/programs/hosts'
 -- Why there can be no such machines here; nil where there can.
 local function missing()
   if launched.missing then return launched.missing end
-  local status, _, err = tools.run(('timeout 20 %s a %s true'):format(HOSTS, tools.folder()))
+  local status, _, err = tools.run(('timeout -k 5 20 %s a %s true'):format(HOSTS, tools.folder()))
   if status == 0 then return nil end
   return 'no namespaces here: ' .. (err:match '[^\n]+' or 'unshare fails')
 end
@@ -25,7 +25,7 @@ describe('ranks of several machines', function()
   local function on_hosts(line)
     local script = tools.write(folder .. '/script', 'export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n'
       .. line)
-    return tools.run(('timeout 120 %s "a b" %s bash -m %s'):format(HOSTS, folder, script))
+    return tools.run(('timeout -k 5 120 %s "a b" %s bash -m %s'):format(HOSTS, folder, script))
   end
 
   local function command(...)

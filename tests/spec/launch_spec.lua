@@ -100,7 +100,7 @@ describe('ranks that are launched together', function()
   it('hand their input to the first one', function()
     local code = 'print(io.read "*a")'
     local words = { environment, program, '-n', 2, '-e', tools.quote(code) }
-    local status, out, err = tools.run('printf "one\\ntwo" | timeout 60 env ' .. table.concat(words, ' '))
+    local status, out, err = tools.run('printf "one\\ntwo" | timeout -k 5 60 env ' .. table.concat(words, ' '))
     assert.same({ 0, 'one\ntwo\n', '' }, { status, out, err })
   end)
 
@@ -178,14 +178,14 @@ describe('a run of several ranks', function()
 
   it('keeps what it has when a rank may write no more, and all say why', function()
     local output = folder .. '/full'
-    local command = ("trap '' XFSZ; %s timeout 120 %s -n 2 %s output=%s kill_at=6"):format(environment, program,
+    local command = ("trap '' XFSZ; %s timeout -k 5 120 %s -n 2 %s output=%s kill_at=6"):format(environment, program,
       RECIPE, output)
     tools.run(command)
     local kept = select(2, tools.run(('cat %s/checkpoints/step-00000004/* | cksum'):format(output)))
     local limited = folder .. '/limited' -- the second rank may write files of 1 KB only
     tools.write(limited, '#!/bin/bash\ntrap "" XFSZ\ntest "$OMPI_COMM_WORLD_RANK" = 1 && ulimit -f 1\nexec "$@"\n')
     tools.run('chmod +x ' .. limited)
-    local status, out, err = tools.run(('%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 '
+    local status, out, err = tools.run(('%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 120 '
       .. '$(command -v orterun || command -v mpirun) --oversubscribe -q -np 2 %s %s %s output=%s'):format(environment,
       limited, program, RECIPE, output))
     assert.is_true(status ~= 0)

@@ -23,7 +23,7 @@ M.environment = 'MS_GROUP_CHECK=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 LUA_
 function M.run(...)
   local words = { M.environment, program }
   for i = 1, select('#', ...) do words[i + 2] = tools.quote((select(i, ...))) end
-  return tools.run('timeout 120 env ' .. table.concat(words, ' '))
+  return tools.run('timeout -k 5 120 env ' .. table.concat(words, ' '))
 end
 
 return M
