@@ -91,6 +91,31 @@ ms_status ms_doc_parse_yaml(const char *name, const char *text, int64_t bytes, m
 const ms_node *ms_doc_nodes(const ms_doc *doc, int64_t *count);
 void ms_doc_free(ms_doc *doc);
 
+/* ---- timelines: what a process does, and what it waits for ---- */
+
+enum {
+  MS_TRACE_WORK,    /* it does something: "learn" */
+  MS_TRACE_DATA,    /* it waits for data */
+  MS_TRACE_TEACHER, /* for what a teacher is to send */
+  MS_TRACE_PEER,    /* for another rank */
+};
+typedef struct ms_trace_event {
+  double began, ended; /* by ms_clock */
+  int32_t cause;
+  char what[28];
+} ms_trace_event;
+
+/* Events are kept from now on, the first `most` of them; what was kept is dropped. */
+ms_status ms_trace_start(int64_t most);
+void ms_trace_stop(void); /* drops them */
+/* When something begins, to be told to ms_trace_end; 0 where no events are kept. `what` is copied. */
+double ms_trace_begin(void);
+void ms_trace_end(double began, int cause, const char *what);
+/* What this thread's waits for other ranks are for, from now on; returns what they were for. */
+int ms_trace_waits_for(int cause);
+/* How many events there were, of which the first ones are in *events, until the next start or stop. */
+int64_t ms_trace_events(const ms_trace_event **events);
+
 /* ---- random numbers: Philox4x32-10, a function of (seed, stream, index) ---- */
 
 /* order[i] for i < n: the permutation of (seed, epoch). */

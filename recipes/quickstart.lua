@@ -50,6 +50,8 @@ local cfg = ms.config({
 
 if cfg.max_steps ~= 0 then
   ms.config.refuse "'max_steps' does nothing here: teacher.steps, student.steps"
+elseif cfg.trace then
+  ms.config.refuse "'trace' does nothing here: there are several runs"
 elseif type(cfg.resume) == 'string' and cfg.resume ~= 'auto' then
   ms.config.refuse "'resume' cannot be a folder here: auto, true or false"
 elseif cfg.data.student > cfg.data.teacher then

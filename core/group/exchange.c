@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "../base/memory.h"
+#include "../base/trace.h"
 
 /* Ranks of a job, by their place in the group. */
 typedef struct exchange {
@@ -384,7 +385,7 @@ static void pause_for(int64_t round) {
 ms_status ms_work_wait(ms_work *w) {
   if (!w) return MS_OK;
   ms_job *j = w->group->job;
-  double since = 0, looked = 0;
+  double since = 0, looked = 0, began = w->done ? 0 : ms_trace_begin();
   for (int64_t round = 0; !w->done && !j->broken; round++) {
     if (advance_all(j) != MS_OK || w->done) break;
     pause_for(round);
@@ -399,6 +400,7 @@ ms_status ms_work_wait(ms_work *w) {
     w->status = failed(j, ms_watch_look(since, j->timeout));
   }
   if (since > 0) ms_watch_waits(&w->call, 0);
+  ms_trace_end(began, ms_trace_wait_cause(), ms_call_name(&w->call));
   if (!w->done) return status_of(w); /* its memory is still the transport's, and stays */
   free_work(w);
   return MS_OK;

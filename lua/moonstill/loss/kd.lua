@@ -255,7 +255,9 @@ function M.ask(model, p, b, cfg)
   local o, c_batch = schema.take('kd', TERM, cfg), handles.pointer('batch', b)
   local who = teacher.of(model)
   if o.vocab == 0 then o.vocab = teacher.vocab(model) end
+  local began = C.ms_trace_begin()
   check(C.ms_model_target(p, c_batch, targets.pack(o), out))
+  C.ms_trace_end(began, C.MS_TRACE_WORK, 'targets')
   return targets.wrap(out[0], who)
 end
 
@@ -294,14 +296,16 @@ function M.run(call, model, b, terms)
   check.table('model', 'terms', terms)
   local n = pack(terms, step)
   local list, memory = results.list(terms)
+  local began, learns = C.ms_trace_begin(), call == C.ms_model_learn
   -- before the call: terms that do not belong to this step must not add to its gradients
-  if call == C.ms_model_learn then
+  if learns then
     local last = step and step:record(b, terms, list) or nil
     check(call(model, c_batch, n, c_terms, last, memory))
     if step then step:learnt(b) end
   else
     check(call(model, c_batch, n, c_terms, memory))
   end
+  C.ms_trace_end(began, C.MS_TRACE_WORK, learns and 'learn' or 'evaluate')
   return list
 end
 

@@ -8,7 +8,7 @@ local M = {}
 -- What changes no number, and what a run may be given more of.
 local free_to_change = { threads = true, resume = true, max_steps = true, epochs = true,
   output = true, checkpoint = true, validate = true, recompute = true, grid = true, log = true,
-  ['optim.shard'] = true, ['data.quiet'] = true, ['data.cache'] = true }
+  trace = true, ['optim.shard'] = true, ['data.quiet'] = true, ['data.cache'] = true }
 
 --- Whether two values of a setting are one: equal, or two names of what is in one place.
 --- @param a any

@@ -48,6 +48,7 @@ local soundness = require 'moonstill.train.soundness'
 local steps = require 'moonstill.train.step'
 local strict = require 'moonstill.base.strict'
 local telling = require 'moonstill.run.telling'
+local timeline = require 'moonstill.run.timeline'
 local validation = require 'moonstill.train.validation'
 
 local M = {}
@@ -78,7 +79,8 @@ local class = strict.class('run', methods, { activations = true, carry = true, f
   fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
   messages = true,
   metrics = true, noted = true, optimizer = true, plan = true, planned = true, quiet = true,
-  schedules = true, schedule_names = true, total_before = true, validation = true },
+  schedules = true, schedule_names = true, timeline = true, total_before = true,
+  validation = true },
   { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
 
 function class:__tostring()
@@ -190,6 +192,7 @@ local function after_step(run)
   local signal = run.ranks:first(C.ms_interrupted())
   if signal == 0 then return end
   run:checkpoint()
+  timeline.finish(run)
   run:close()
   exit(128 + signal, state.step == 0
     and 'interrupted before the first step: the same command begins anew'
@@ -385,6 +388,7 @@ local function start(run)
   finished.look(run)
   if run.finished then return end
   preflight.check(run)
+  timeline.start(run)
   departures.say(run)
   run:say(telling.size(run))
 end
@@ -462,6 +466,7 @@ function methods:close()
   if self.optimizer then self.optimizer:free() end
   self.optimizer = nil
   folder.give_back(self)
+  timeline.drop(self)
   open_outputs[self.output] = nil
   C.ms_interrupt_watch(0)
 end
@@ -488,6 +493,7 @@ function methods:finish()
       self.state.step, unlearnt and (' (%s)'):format(unlearnt) or '',
       progress.count(self.state.tokens)))
   end
+  timeline.finish(self)
   self:close()
 end
 

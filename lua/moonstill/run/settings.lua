@@ -36,11 +36,13 @@ M.options = schema.new('run.open', {
   checkpoint = checkpoints.options, grid = grid.options,
   log = schema.one_of({ 'first', 'all' }, 'first', 'which ranks say how they go: the first one, or '
     .. 'the others too, in logs/rank-N.log of the output'),
+  trace = schema.optional('string', 'file for a timeline of what each rank does and waits for: '
+    .. 'trace.json is for Chrome or Perfetto, and trace.svg beside it is a picture'),
 })
 
 --- The keys that every recipe has.
 M.common = { device = option('cpu', nil, 'string'), threads = 0, seed = 1, resume = 'auto',
-  max_steps = 0, grid = grid.options {}, log = 'first',
+  max_steps = 0, grid = grid.options {}, log = 'first', trace = schema.optional 'string',
   dtype = schema.one_of({ 'f32', 'bf16' }, 'f32', 'of the weights; bf16 keeps f32 masters') }
 
 return M

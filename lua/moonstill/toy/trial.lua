@@ -76,7 +76,7 @@ end
 
 -- What of every recipe's configuration changes no number.
 local FREE = { output = true, resume = true, threads = true, max_steps = true, grid = true,
-  log = true }
+  log = true, trace = true }
 
 --- The part of a configuration that may change what comes out.
 --- @param cfg table

@@ -59,7 +59,9 @@ end
 --- @return boolean skipped
 function methods:step(lr)
   if type(lr) ~= 'number' then fail('optimizer: lr is a ' .. type(lr) .. ', not a number') end
+  local began = C.ms_trace_begin()
   check(C.ms_optimizer_step(pointer(self), lr, norm, skipped))
+  C.ms_trace_end(began, C.MS_TRACE_WORK, 'update')
   return norm[0], skipped[0] ~= 0
 end
 
@@ -103,7 +105,9 @@ end
 function methods:write(path, model, state)
   local p, of = pointer(self), handles.pointer('model', model)
   check.path('optimizer:write', path)
+  local began = C.ms_trace_begin()
   check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
+  C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
 end
 
 --- Puts model and optimiser into the state of a checkpoint; returns its text of JSON.

@@ -108,7 +108,9 @@ function M.plan(step, plan, index, run)
   local dp = run.grid.dp
   step.planned = plan:step(index, dp.size)
   for _, samples in ipairs(dp:share(step.planned, plan:costs(step.planned))) do
+    local began = C.ms_trace_begin()
     M.take(step, run.data:batch(samples))
+    C.ms_trace_end(began, C.MS_TRACE_DATA, 'batch')
   end
 end
 
