@@ -400,7 +400,7 @@ ms_status ms_work_wait(ms_work *w) {
     w->status = failed(j, ms_watch_look(since, j->timeout));
   }
   if (since > 0) ms_watch_waits(&w->call, 0);
-  ms_trace_end(began, ms_trace_wait_cause(), ms_call_name(&w->call));
+  ms_trace_end(began, ms_trace_wait_cause(), ms_group_call(w->call.op));
   if (!w->done) return status_of(w); /* its memory is still the transport's, and stays */
   free_work(w);
   return MS_OK;

@@ -14,7 +14,6 @@ typedef struct ms_call {
   int32_t peer; /* the root, or whom it is sent to or received from: a rank of the group; else -1 */
 } ms_call;
 
-const char *ms_call_name(const ms_call *c); /* "all_reduce" */
 enum { MS_CALL_TEXT = 160 };
 /* "all_reduce (sum) of 1000 f32, call 3 of group 0" */
 const char *ms_call_text(const ms_call *c, char *text);

@@ -35,8 +35,6 @@ static const char *const dtypes[] = {
     [MS_F32] = "f32", [MS_BF16] = "bf16", [MS_F16] = "f16", [MS_I32] = "i32",
     [MS_I64] = "i64", [MS_U8] = "u8",     [MS_F64] = "f64"};
 
-const char *ms_call_name(const ms_call *c) { return names[c->op]; }
-
 const char *ms_call_text(const ms_call *c, char *text) {
   char *p = text + sprintf(text, "%s", ms_group_call(c->op));
   if (c->op == MS_CALL_ALL_REDUCE || c->op == MS_CALL_REDUCE_SCATTER)
