@@ -7,7 +7,7 @@ local elements = { 'ops_elements', 'decoder' }
 local attention = { 'attention', 'decoder' }
 local head = { 'head' }
 local parts = { 'head_parallel.c' }
-local cut = { 'cut.c' }
+local cut = { 'tensor_parallel.c' }
 local kernel_parts = { 'kernel_parts.c' }
 local plan = { 'transfer_plan.c' }
 local files = { 'safetensors', 'model_config', 'weights' }
@@ -68,6 +68,41 @@ return {
     new = 'st = make_target(&pass, batch, options, &target);' },
   { name = 'ranks of a model may have other batches', file = 'core/model/learn.c', specs = cut,
     old = 'both[0] == -both[1]', new = '1' },
+  { name = 'tp: outputs of blocks are summed twice', file = 'core/model/layer.c', specs = cut,
+    old = '  MS_TRY(ms_span_sum(pass, s, output, hidden));\n', new = '  MS_TRY(ms_span_sum(pass, s, output, '
+      .. 'hidden));\n  MS_TRY(ms_span_gather(pass, s, output, hidden));\n'
+      .. '  MS_TRY(ms_span_sum(pass, s, output, hidden));\n' },
+  { name = 'tp: such a bias is added to one rank\'s rows', file = 'core/model/layer.c', specs = cut,
+    old = 'MS_TRY(ms_add_bias(m, y, w->out_bias[b], s->own, hidden));',
+    new = 'MS_TRY(ms_add_bias(m, y, w->out_bias[b], s->first ? 0 : s->own, hidden));' },
+  { name = 'tp: gradients of blocks\' inputs are summed twice', file = 'core/model/layer.c', specs = cut,
+    old = '  MS_TRY(ms_span_sum(pass, s, d_h, hidden));\n', new = '  MS_TRY(ms_span_sum(pass, s, d_h, '
+      .. 'hidden));\n  MS_TRY(ms_span_gather(pass, s, d_h, hidden));\n'
+      .. '  MS_TRY(ms_span_sum(pass, s, d_h, hidden));\n' },
+  { name = 'tp: a rank\'s rows stand at the beginning', file = 'core/model/span.c', specs = cut,
+    old = 's.first = s.all;', new = 's.first = 0;' },
+  { name = 'tp: the last part of the rows is a whole one', file = 'core/model/span.c', specs = cut,
+    old = 'return n - *from < each ? n - *from : each;', new = 'return n ? each : 0;' },
+  { name = 'tp: a part of the embedding begins at the first id', file = 'core/model/decoder.c',
+    specs = cut, old = 'm->share.first_id, m->share.vocab, ms_embed_scale(m)));',
+    new = '0, m->share.vocab, ms_embed_scale(m)));' },
+  { name = 'tp: a norm of all heads is one of the part', file = 'core/model/block_attention.c',
+    specs = cut, old = 'if (c->qk_norm != MS_QK_NORM_WHOLE || !ms_is_cut(m)) return;', new = 'return;' },
+  { name = 'tp: what several ranks hold is not summed', file = 'core/model/gradients.c', specs = cut,
+    old = '  if (m->share.group->size == 1) return MS_OK;\n  MS_TRY(pack_all(&k, b));',
+    new = '  if (m->share.group->size) return MS_OK;\n  MS_TRY(pack_all(&k, b));' },
+  { name = 'tp: heads that two ranks have are not summed', file = 'core/model/gradients.c', specs = cut,
+    old = 'if (part->rows == MS_DIM_KV) MS_TRY(', new = 'if (0) MS_TRY(' },
+  { name = 'tp: norms\' gradients are not summed', file = 'core/model/gradients.c', specs = cut,
+    old = 'if (!w) return p->rank == 1 ? pack(', new = 'if (!w) return 0 ? pack(' },
+  { name = 'tp: what several ranks hold is summed twice', file = 'core/model/gradients.c', specs = cut,
+    old = '  ms_status st = sum_packed(&k, b, m->share.group);',
+    new = '  ms_status st = sum_packed(&k, b, m->share.group);\n  k.unpacks = 0;\n'
+      .. '  if (st == MS_OK) st = sum_packed(&k, b, m->share.group);' },
+  { name = 'tp: the norm counts what several ranks hold on each', file = 'core/train/optimizer.c',
+    specs = cut, old = '    if (!run[k].owned) continue;\n', new = '' },
+  { name = 'tp: the norm is of a rank\'s part', file = 'core/train/optimizer.c', specs = cut,
+    old = '  MS_TRY(ms_group_sum(m->share.group, &total, 1));\n', new = '' },
   -- ranks -------------------------------------------------------------------------------------
   { name = 'sums of ranks begin with the own part', file = 'core/group/exchange.c', specs = { 'groups.c' },
     old = 'part[r] = r == me ?', new = 'part[(r + size - me) % size] = r == me ?' },

@@ -16,7 +16,7 @@ static inline int test_ranks(const char *program, int ranks, const char *what,
   snprintf(command, sizeof command,
            "MS_MPI_LIB=\"${MS_MPI_LIB:-$(dirname '%s')/../moonstill-mpi.so}\" "
            "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1 "
-           "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive %s timeout -k 5 120 "
+           "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive %s timeout -k 5 300 "
            "$(command -v orterun || command -v mpirun) --oversubscribe --bind-to none -q -np %d "
            "'%s' %s 2>&1",
            program, environment, ranks, program, what);
