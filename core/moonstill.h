@@ -36,6 +36,7 @@ typedef struct ms_model ms_model;
 typedef struct ms_target ms_target;
 typedef struct ms_group ms_group;
 typedef struct ms_plan ms_plan;
+typedef struct ms_transfer ms_transfer;
 typedef struct ms_generator ms_generator;
 typedef struct ms_optimizer ms_optimizer;
 
@@ -230,6 +231,13 @@ ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group 
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
 /* Gives the root's bytes to all; every rank calls with as many. */
 ms_status ms_group_broadcast(ms_group *group, void *data, int64_t bytes, int32_t root);
+/* A text for one rank of the group, copied, which is not waited for; and the next one of a rank, which
+ * is. Those of two ranks come in order. ms_letter_settle waits until all that this rank sent have come. */
+ms_status ms_letter_send(ms_group *group, int32_t to, const char *text, int64_t bytes);
+ms_status ms_letter_receive(ms_group *group, int32_t from, char **text);
+ms_status ms_letter_settle(void);
+/* Receives bytes that a rank has sent, and drops them. */
+ms_status ms_group_discard(ms_group *group, int32_t from, int64_t bytes);
 
 /* ---- the transfer's plan: who sends what to whom where one model's ranks need what another's have ---- */
 
@@ -470,6 +478,8 @@ int64_t ms_batch_tokens(const ms_batch *batch);
 int64_t ms_batch_segments(const ms_batch *batch);
 enum { MS_ON_RESPONSE = 0, MS_ON_ALL = 1 };
 double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
+/* How many positions of each segment have a weight: rows[segments]. */
+ms_status ms_batch_rows(const ms_batch *batch, int on, int32_t *rows);
 
 /* ---- models ---- */
 
@@ -478,12 +488,13 @@ double ms_batch_weight(const ms_batch *batch, int on); /* sum of the weights */
  * gradients are kept and, for bf16, f32 masters by the optimiser. recompute: activations are rebuilt
  * by layer in the backward pass. frozen: name patterns (with * and ?), separated by spaces, of
  * parameters that get no gradient. head_bytes: budget of the fused head's workspace, 0 for the
- * default. tp: the ranks over which the model is cut, all of which open it alike (NULL: this process
+ * default. head_only: of a folder, what makes logits of final states: for ranks that get a teacher's
+ * states from others, and of no other use. tp: the ranks over which the model is cut, all of which open it alike (NULL: this process
  * has all of it): heads, the intermediate size and the vocabulary. vocab_cut: ids are cut where a
  * vocabulary of that size would be, and the last rank has what is beyond (0: its own size), so that a
  * teacher's part has the ids of the student's. */
 typedef struct ms_model_options {
-  int32_t dtype, train, recompute, reserved;
+  int32_t dtype, train, recompute, head_only;
   const char *frozen;
   int64_t head_bytes;
   ms_group *tp;
@@ -582,6 +593,36 @@ ms_status ms_target_info(const ms_target *target, char **json);
 /* A topk target's content, arrays sized as in ms_target_topk; any of them may be NULL. */
 ms_status ms_target_read(const ms_target *target, int32_t *id, float *log_p, float *log_rest);
 void ms_target_free(ms_target *target);
+
+/* ---- targets that some ranks make and others learn from ---- */
+
+/* Carries targets of one kind between the ranks of a group, whose numbers are those of plans. width: of
+ * a row, k or the teacher's hidden size or vocabulary; dtype: of a topk target's log-probabilities on
+ * their way, MS_F32 or MS_BF16; head: a model that has the teacher's head, for hidden targets on ranks
+ * that learn from them, else NULL. */
+ms_status ms_transfer_new(ms_group *group, const ms_target_options *options, int64_t width, int dtype,
+                          ms_model *head, ms_transfer **out);
+/* A round of samples, numbered from 0, of which rows[i] >= 0 rows are supervised, and for which `plan` was
+ * filled alike. own[i]: this rank makes sample i, and needs it itself. Begins to receive. */
+ms_status ms_transfer_begin(ms_transfer *x, const ms_plan *plan, int32_t samples, const int32_t *rows,
+                            const uint8_t *own);
+/* A target that this rank has made, of n samples in order; its rows are copied. */
+ms_status ms_transfer_add(ms_transfer *x, const ms_target *target, int32_t n, const int32_t *sample);
+/* All were added: begins to send them, and waits for nothing. Whoever learns from others' waits for them
+ * with ms_transfer_receive, and gives on what the ranks of its group lack. */
+ms_status ms_transfer_send(ms_transfer *x);
+ms_status ms_transfer_receive(ms_transfer *x);
+/* A target of a batch whose segments are n samples that are here. */
+ms_status ms_transfer_take(ms_transfer *x, const ms_batch *batch, int32_t n, const int32_t *sample,
+                           ms_target **out);
+/* The round is over: what is here is dropped, and waited for where it has not come; what was sent is
+ * kept until it is read, which ms_transfer_settle waits for. */
+ms_status ms_transfer_end(ms_transfer *x);
+ms_status ms_transfer_settle(ms_transfer *x);
+int64_t ms_transfer_bytes(const ms_transfer *x); /* that it holds now */
+/* As JSON: bytes sent and received by tensor, messages, seconds by phase, bytes held, now and at most. */
+ms_status ms_transfer_info(const ms_transfer *x, char **json);
+void ms_transfer_free(ms_transfer *x); /* what is under way stays allocated */
 
 /* What there is to know of an objective but its formula. Its number is ms_term's `objective`. */
 typedef struct ms_objective {

@@ -14,6 +14,7 @@ local cfg = ms.config({
   optim = ms.optimizer.options { warmup = 0.03, clip = 1,
     lr = ms.option(2e-5, 'at the peak; small models want more, up to 1e-2 at 0.5 M') },
   checkpoint = { every = 200, keep = 2 }, validate = 100, recompute = false,
+  teacher_grid = ms.grid.options {}, transfer = ms.transfer.settings {},
 }, { about = 'Distils a teacher into a student by its output distribution.',
   smoke = ms.smoke.distill })
 

@@ -414,6 +414,8 @@ ms_status ms_work_test(ms_work *w, int *done) {
   return status_of(w);
 }
 
+void ms_group_progress(void) { advance_all(&job); }
+
 /* A new work; `parts`, and `parts_y`, are its counts, or NULL. */
 static ms_status new_work(ms_group *g, int op, void *x, int dtype, const int64_t *parts, int64_t n,
                           ms_work **out) {

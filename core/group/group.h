@@ -73,6 +73,9 @@ ms_status ms_work_wait(ms_work *work);
 /* Whether it is done; what is done is still to be waited for. */
 ms_status ms_work_test(ms_work *work, int *done);
 
+/* Moves on whatever was begun and is not waited for: messages stand still while a rank computes. Never waits. */
+void ms_group_progress(void);
+
 /* The status of what every rank did its part of: MS_OK where it is that on all. A rank that failed keeps
  * its status and message; the others fail with the message of the first one that did. */
 ms_status ms_group_agree(ms_group *group, ms_status st);

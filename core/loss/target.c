@@ -80,6 +80,23 @@ static ms_status new_target(ms_device *dev, const ms_target_options *options, in
   return MS_OK;
 }
 
+static void keep_alive(ms_target *t, void (*refer)(void *owner, int by), void *owner) {
+  if (t->options.kind != MS_TARGET_HIDDEN || !refer) return;
+  refer(owner, 1);
+  t->refer = refer;
+  t->owner = owner;
+}
+
+ms_status ms_target_room(ms_device *dev, const ms_target_options *options, int64_t rows,
+                         const ms_head_weights *head, void (*refer)(void *owner, int by),
+                         void *owner, ms_target **out) {
+  *out = NULL;
+  MS_TRY(check_options(options, rows, 0));
+  MS_TRY(new_target(dev, options, rows, head, out));
+  keep_alive(*out, refer, owner);
+  return MS_OK;
+}
+
 void ms_target_free(ms_target *t) {
   if (!t) return;
   if (t->refer) t->refer(t->owner, -1);
@@ -197,11 +214,7 @@ ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64
     ms_target_free(t);
     return st;
   }
-  if (options->kind == MS_TARGET_HIDDEN && refer) {
-    refer(owner, 1);
-    t->refer = refer;
-    t->owner = owner;
-  }
+  keep_alive(t, refer, owner);
   *out = t;
   return MS_OK;
 }

@@ -83,4 +83,10 @@ ms_status ms_target_make(ms_device *dev, const ms_target_options *options, int64
                          ms_head_workspace *workspace, void (*refer)(void *owner, int by),
                          void *owner, ms_target **out);
 
+/* A target whose arrays are to be written by the caller: on a device, or NULL: in host memory. A hidden one
+ * refers to its head's owner as above. */
+ms_status ms_target_room(ms_device *dev, const ms_target_options *options, int64_t rows,
+                         const ms_head_weights *head, void (*refer)(void *owner, int by),
+                         void *owner, ms_target **out);
+
 #endif

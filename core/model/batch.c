@@ -103,3 +103,22 @@ int64_t ms_batch_tokens(const ms_batch *batch) { return batch->tokens; }
 double ms_batch_weight(const ms_batch *batch, int on) {
   return on == MS_ON_RESPONSE || on == MS_ON_ALL ? batch->sum[on] : 0;
 }
+
+ms_status ms_batch_rows(const ms_batch *batch, int on, int32_t *rows) {
+  MS_REQUIRE(on == MS_ON_RESPONSE || on == MS_ON_ALL, "batch: on is %d, neither response nor all",
+             on);
+  for (int64_t i = 0; i < batch->segments; i++) {
+    rows[i] = 0;
+    for (int32_t t = batch->segment_start[i]; t < batch->segment_start[i + 1]; t++)
+      rows[i] += batch->weight[on][t] > 0;
+  }
+  return MS_OK;
+}
+
+uint64_t ms_batch_labels(const ms_batch *batch, int on) {
+  uint64_t hash = 1;
+  for (int64_t t = 0; t < batch->tokens; t++)
+    if (batch->weight[on][t] > 0)
+      hash = (hash ^ (uint32_t)batch->token[t + 1]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+  return hash | 1;
+}

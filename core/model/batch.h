@@ -14,4 +14,8 @@ struct ms_batch {
   int64_t rows[2];        /* positions with a weight > 0 */
 };
 
+/* A hash of the tokens that the supervised positions predict, never 0. What stands before them may differ
+ * between teacher and student, as when the teacher alone sees a hint. */
+uint64_t ms_batch_labels(const ms_batch *batch, int on);
+
 #endif

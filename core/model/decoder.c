@@ -1,6 +1,7 @@
 /* decoder.c - a pass through the decoder: embedding, layers, final norm on the rows that are wanted;
  * and back. */
 #include "decoder.h"
+#include "../group/group.h"
 #include "gradients.h"
 
 ms_act ms_pass_d_hidden(const ms_pass *pass) {
@@ -55,6 +56,7 @@ ms_status ms_pass_forward(ms_pass *pass, ms_act *hidden) {
   MS_TRY(embed(pass));
   for (int32_t l = 0; l < c->layers; l++) {
     MS_TRY(ms_weights_ready(m, l));
+    ms_group_progress();
     MS_TRY(ms_layer_forward(pass, l,
                             ms_is_last(pass, l) ? a->final : a->layer[l + 1].x[MS_ATTENTION]));
   }
@@ -85,6 +87,7 @@ ms_status ms_pass_backward(const ms_pass *pass) {
   MS_TRY(ms_gradients_ready(pass->model, layers));
   for (int32_t l = layers - 1; l >= pass->first; l--) {
     MS_TRY(ms_layer_backward(pass, l));
+    ms_group_progress();
     MS_TRY(ms_gradients_ready(pass->model, l));
   }
   return m->embed.g ? embed_backward(pass) : MS_OK;

@@ -71,13 +71,20 @@ static ms_status add_layer(ms_model *m, int32_t layer) {
   return MS_OK;
 }
 
+/* The head alone is a tied model of no layers, whose one matrix has the head's name. */
+static void keep_head(ms_model *m) {
+  if (!m->config.tied) m->outer_name = MS_HEAD_NAME;
+  m->config.tied = 1;
+  m->config.layers = 0;
+}
+
 static ms_status add_parameters(ms_model *m) {
   const ms_config *c = &m->config;
   void *p;
   int32_t n = 3 + c->layers * weights_of_layer(c);
   MS_TRY(ms_alloc((size_t)n * sizeof *m->parameter, "parameters", &p));
   m->parameter = p;
-  MS_TRY(add_outer(m, MS_EMBED_NAME, c->vocab, m->share.vocab, c->hidden_size));
+  MS_TRY(add_outer(m, m->outer_name, c->vocab, m->share.vocab, c->hidden_size));
   for (int32_t i = 0; i < c->layers; i++) MS_TRY(add_layer(m, i));
   MS_TRY(add_outer(m, "model.norm.weight", c->hidden_size, c->hidden_size, 0));
   if (!c->tied) MS_TRY(add_outer(m, MS_HEAD_NAME, c->vocab, m->share.vocab, c->hidden_size));
@@ -244,7 +251,9 @@ ms_status ms_layout_new(ms_device *dev, ms_config *config, const ms_model_option
   m->recompute = options->recompute != 0;
   m->head_bytes = options->head_bytes;
   m->config = *config; /* borrowed until all has gone well */
+  m->outer_name = MS_EMBED_NAME;
   m->share = ms_share_of(config, group, options->vocab_cut, group->rank);
+  if (options->head_only) keep_head(m);
   MS_TRY_OR(fail, add_parameters(m));
   memset(config, 0, sizeof *config);
   *out = m;

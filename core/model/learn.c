@@ -71,15 +71,6 @@ ms_pass ms_batch_pass(ms_model *model, const ms_batch *batch) {
 
 /* ---- targets ---- */
 
-/* Of the tokens that the supervised positions predict, never 0. What stands before them may differ
- * between teacher and student, as when the teacher alone sees a hint. */
-static uint64_t hash_labels(const ms_batch *batch, int on) {
-  uint64_t hash = 1;
-  for (int64_t t = 0; t < batch->tokens; t++)
-    if (batch->weight[on][t] > 0) hash = mix(hash, (uint32_t)batch->token[t + 1]);
-  return hash | 1;
-}
-
 /* Where position t stands, for messages. */
 static void place_of(const ms_batch *batch, int32_t t, char text[120]) {
   int64_t i = 0;
@@ -167,7 +158,7 @@ ms_status ms_model_target(ms_model *teacher, const ms_batch *batch,
     st = ms_group_agree(teacher->share.group, make_target(&pass, batch, options, &target));
   }
   if (st == MS_OK) {
-    target->labels = hash_labels(batch, options->on);
+    target->labels = ms_batch_labels(batch, options->on);
     *out = target;
     target = NULL;
   }
@@ -200,7 +191,7 @@ static ms_status check_terms(const ms_batch *batch, int32_t terms, const ms_term
                "another batch, or another `on`",
                i + 1, (long long)rows, (long long)batch->rows[t->on]);
     if (t->target && t->target->labels && t->target->options.on == t->on)
-      MS_REQUIRE(t->target->labels == hash_labels(batch, t->on),
+      MS_REQUIRE(t->target->labels == ms_batch_labels(batch, t->on),
                  "loss: term %d: the target is of another batch: the tokens at its supervised "
                  "positions are not this one's",
                  i + 1);

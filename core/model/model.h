@@ -128,8 +128,9 @@ struct ms_model {
   int stored; /* dtype that a save has unless told: `dtype`, or MS_F16 for what was opened so */
   int train, recompute;
   int64_t head_bytes;
-  char *path;   /* the folder it came from; NULL for none */
-  int32_t *end; /* [ends]: ids that end an answer; NULL while nobody has said them */
+  const char *outer_name; /* of its first parameter */
+  char *path;             /* the folder it came from; NULL for none */
+  int32_t *end;           /* [ends]: ids that end an answer; NULL while nobody has said them */
   int32_t ends;
   ms_model_text *text; /* a list, see ms_model_set_text */
   _Atomic int refs;    /* the handle; targets, optimisers and generators that use it */

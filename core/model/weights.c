@@ -287,7 +287,7 @@ ms_status ms_model_read(ms_model *m, int32_t i, const ms_safetensors *file,
 static ms_status load(source *s, ms_model *m, const ms_model_options *options) {
   MS_TRY(open_files(s));
   MS_TRY(match(s, m));
-  MS_TRY(check_extras(s, m));
+  if (!options->head_only) MS_TRY(check_extras(s, m));
   if (options->dtype == -1) hold_as_stored(m, stored_dtype(s, m->parameters));
   MS_TRY(ms_layout_fill(m, options->frozen));
   for (int32_t i = 0; i < m->parameters; i++) MS_TRY(ms_model_read(m, i, s->in[i], s->stored[i]));

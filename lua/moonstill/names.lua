@@ -38,6 +38,7 @@ local M = {
   tensor = { module = 'tensor.tensor' },
   tokenizer = { module = 'text.tokenizer' },
   toy = { module = 'toy.toy' },
+  transfer = { module = 'loss.transfer' },
   trial = { module = 'toy.trial' },
 }
 

@@ -5,10 +5,11 @@
 ---   local all = grid.dp:sum { mine }[1] -- a sum of one's own over all samples
 ---
 --- A model is cut over `tp` ranks; there are `dp` such models, each of which learns another part of
---- a step. Models that are cut are not there yet: only groups of ranks are. Without a grid every
---- rank has the whole model. The ranks of a model are neighbours: rank number d * tp + t has part t
---- of model d. Those of one model see the same samples, so what is counted over samples is summed
---- over `grid.dp`, and what all must agree on over `grid.world`.
+--- a step. Models that are cut are not there yet: only groups of ranks are. With `ranks` only some
+--- have the model: on the others its calls do nothing, so that all run the same recipe. Without a
+--- grid every rank has the whole model. The ranks of a model are neighbours: rank number d * tp + t
+--- has part t of model d. Those of one model see the same samples, so what is counted over samples
+--- is summed over `grid.dp`, and what all must agree on over `grid.world`.
 ---
 --- Every rank makes a grid at the same place of its program, since ranks become groups together;
 --- grids that are made alike share them.
@@ -47,12 +48,14 @@ end
 --- @class ms_grid
 --- @field dp ms_ranks the ranks that have this rank's part of a model, and learn other samples
 --- @field tp ms_ranks the ranks over which this rank's model is cut
+--- @field all ms_ranks those that the grid is of
 --- @field world ms_ranks all that were launched together
 --- @field ranks integer[] the numbers of those that the grid is of, in its order
 --- @field holds boolean whether this rank is one of them; a rank that is not has neither dp nor tp
+---   nor all
 local methods = {}
-local class = strict.class('grid', methods, { dp = true, tp = true }, { 'dp', 'tp', 'world',
-  'ranks', 'holds' })
+local class = strict.class('grid', methods, { dp = true, tp = true, all = true },
+  { 'dp', 'tp', 'all', 'world', 'ranks', 'holds' })
 
 --- Where each rank is: its number, which model it belongs to, and which part it has of that, each
 --- from 0.
@@ -74,6 +77,37 @@ function methods:is_whole()
     if rank ~= i - 1 then return false end
   end
   return #self.ranks == self.world.size
+end
+
+--- Whether another grid has the same ranks in the same places.
+--- @package
+--- @param other ms_grid
+--- @return boolean
+function methods:is_same(other)
+  return table.concat(self.ranks, ' ') == table.concat(other.ranks, ' ')
+    and self.shape.dp == other.shape.dp and self.shape.tp == other.shape.tp
+end
+
+--- Which of its models this rank has a part of, from 0; nil on a rank that it leaves out.
+--- @package
+--- @return integer?
+function methods:model() return self.holds and self.dp.rank or nil end
+
+--- This rank's number among all that were launched.
+--- @package
+--- @return integer
+function methods:here() return self.world.rank end
+
+--- The numbers of the ranks that are not in it.
+--- @package
+--- @return integer[]
+function methods:others()
+  local inside, list = {}, {}
+  for _, rank in ipairs(self.ranks) do inside[rank] = true end
+  for rank = 0, self.world.size - 1 do
+    if not inside[rank] then list[#list + 1] = rank end
+  end
+  return list
 end
 
 function class:__tostring()
@@ -137,8 +171,11 @@ local function split(world, list, shape)
     if size == world.size and in_order then return world end
     return world:split(mine and colour or -1, mine or 0)
   end
-  local at = mine or 0
-  return { tp = part(shape.tp, math.floor(at / shape.tp)), dp = part(shape.dp, at % shape.tp) }
+  local at, all = mine or 0, part(#list, 0)
+  local groups = { all = all, tp = all, dp = all }
+  if shape.dp > 1 then groups.tp = part(shape.tp, math.floor(at / shape.tp)) end
+  if shape.tp > 1 then groups.dp = part(shape.dp, at % shape.tp) end
+  return groups
 end
 
 local made = {} -- groups by what they are of
@@ -149,6 +186,7 @@ local function groups_of(world, list, shape)
   if not known or known.world ~= world then
     known = split(world, list, shape)
     known.world, made[key] = world, known
+    if #list < world.size or shape.tp > 1 then ranks.channels() end
   end
   return known
 end
@@ -204,8 +242,8 @@ function M.open(options)
   local layout = M.layout(options, world.size)
   local shape = { dp = layout.dp, tp = layout.tp }
   local groups = groups_of(world, layout.ranks, shape)
-  return setmetatable({ dp = groups.dp, tp = groups.tp, world = world, ranks = layout.ranks,
-    holds = groups.tp ~= nil, shape = shape }, class)
+  return setmetatable({ dp = groups.dp, tp = groups.tp, all = groups.all, world = world,
+    ranks = layout.ranks, holds = groups.all ~= nil, shape = shape }, class)
 end
 
 return callable(M, 'open')

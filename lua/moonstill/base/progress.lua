@@ -105,6 +105,7 @@ end
 --- @param text string
 function methods:say(text)
   if self.quiet then return end
+  if self.send then return self.send(text) end
   erase(self)
   io.stderr:write(screen.wrapped(2, printable(text), INDENT), '\n')
   io.stderr:flush()
@@ -185,6 +186,7 @@ function methods:step(step, total, describe, subject)
   if not last and not is_due(self, step, total, now) then return end
   self.last_time, self.last_step = now, step
   local line = line_of(self, step, total, describe(subject), not last and left or nil)
+  if self.send then return self.send(line) end
   erase(self)
   io.stderr:write(line, self.tty and '' or '\n')
   self.drawn, drawn = self.tty, self
@@ -205,11 +207,14 @@ end
 local class = { __index = methods }
 
 --- @param ranks ms_ranks of which one prints
---- @param options? { quiet?: boolean, word?: string } word: what is counted, by default "step"
+--- @param options? { quiet?: boolean, word?: string, send?: function } word: what is counted, by
+---   default "step"; send: is given lines that another rank prints
+--- @return table
 function M.new(ranks, options)
-  return setmetatable({ quiet = options and options.quiet or not ranks.prints,
-    tty = screen.is_drawn_over(2), began = M.clock(),
-    word = options and options.word or 'step' }, class)
+  options = options or {}
+  return setmetatable({ quiet = options.quiet or not (ranks.prints or options.send),
+    send = options.send, tty = not options.send and screen.is_drawn_over(2), began = M.clock(),
+    word = options.word or 'step' }, class)
 end
 
 return M

@@ -12,6 +12,7 @@ local check = require 'moonstill.base.check'
 local printable = require 'moonstill.base.printable'
 local screen = require 'moonstill.base.screen'
 local strict = require 'moonstill.base.strict'
+local text = require 'moonstill.base.text'
 
 ffi.cdef [[
 int usleep(unsigned microseconds);
@@ -25,6 +26,7 @@ local M = {}
 local numbers, room = nil, 0           -- scratch, read at once
 local length = ffi.new 'int32_t[1]'
 local group = ffi.new 'ms_group *[1]'
+local letter = ffi.new 'char *[1]'
 
 --- Some ranks that do things together: those of a grid that share a step's samples (`grid.dp`),
 --- those over which a model is cut (`grid.tp`), or all (`grid.world`). Each of them makes the same
@@ -46,6 +48,11 @@ local function ranks_of(of, prints)
   return setmetatable({ group = of, rank = rank, size = C.ms_group_size(of), writes = rank == 0,
     prints = prints }, class)
 end
+
+--- This process's number among them, from 0.
+--- @package
+--- @return integer
+function methods:number() return self.rank end
 
 --- Adds a list of numbers up over the ranks, in place.
 --- @param list number[]
@@ -117,6 +124,30 @@ function methods:same(value)
   return self:sum { self:first(value) == value and 0 or 1 }[1] == 0
 end
 
+--- An error on all ranks where one of them calls this with a message: that of the first one.
+--- @package
+--- @param why? string
+function methods:agree(why)
+  local first = self:most(why and self.size - self.rank or 0)
+  if first == 0 then return end
+  error(self:from(self.size - first, why), 0)
+end
+
+--- Sends a rank a text, and goes on at once; `hear` is how that rank gets it, the first one first.
+--- @package
+--- @param to integer
+--- @param bytes string
+function methods:tell(to, bytes) check(C.ms_letter_send(self.group, to, bytes, #bytes)) end
+
+--- The next text that a rank has sent, once it is there.
+--- @package
+--- @param from integer
+--- @return string
+function methods:hear(from)
+  check(C.ms_letter_receive(self.group, from, letter))
+  return text(letter[0])
+end
+
 local writing = false -- whether a body runs: what it calls is this rank's alone
 
 --- Calls `body` on the rank that writes. All ranks wait for it, and get what it returns, or fail as
@@ -124,7 +155,7 @@ local writing = false -- whether a body runs: what it calls is this rank's alone
 --- @param body fun(...): string|number|nil
 --- @return string|number|nil
 function methods:write(body, ...)
-  if writing or self.size == 1 then return body(...) end
+  if writing or M.world().size == 1 then return body(...) end
   local ok, value = true, nil
   if self.writes then
     writing = true
@@ -260,6 +291,29 @@ end
 --- @package
 --- @return boolean
 function M.is_writing() return writing end
+
+--- No ranks: what neither writes nor prints.
+--- @package
+--- @return ms_ranks
+function M.none()
+  local none = M.alone()
+  none.writes, none.prints = false, false
+  return none
+end
+
+local CHANNELS = 9
+local channels
+
+--- Groups of all ranks, for messages of two of them which must not be mixed up with others: made
+--- once, before any rank works ahead of another, since all of them make groups together.
+--- @package
+--- @return ms_ranks[]
+function M.channels()
+  if channels and channels.world == M.world() then return channels end
+  channels = { world = M.world() }
+  for i = 1, CHANNELS do channels[i] = channels.world:split(0, channels.world.rank) end
+  return channels
+end
 
 --- The number of this process among those it was launched with, which is known before it joins
 --- them.

@@ -15,12 +15,14 @@ local fail = require 'moonstill.base.fail'
 local handles = require 'moonstill.base.handle'
 local objectives = require 'moonstill.loss.objectives'
 local results = require 'moonstill.loss.result'
+local rounds = require 'moonstill.loss.rounds'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local step_of = require 'moonstill.loss.step_of'
 local strict = require 'moonstill.base.strict'
 local targets = require 'moonstill.loss.target'
 local teacher = require 'moonstill.loss.teacher'
+local transfer = require 'moonstill.loss.transfer'
 local option = schema.option
 
 local M = {}
@@ -244,21 +246,30 @@ function M.term(target, ...) return new_divergence(target, ...) end
 
 local out = ffi.new 'ms_target *[1]' -- scratch, read at once
 
---- `model:targets`: runs a teacher over a batch.
+--- `model:targets`: runs a teacher over a batch, or takes what the ranks that have it say of that.
 --- @package
 --- @param model ms_model
---- @param p ffi.cdata* `ms_model *`
+--- @param p? ffi.cdata* `ms_model *`; nil: this rank does not have it
 --- @param b ms_batch
 --- @param cfg? table see `options`; a term's `name` is passed over
 --- @return ms_target
 function M.ask(model, p, b, cfg)
-  local o, c_batch = schema.take('kd', TERM, cfg), handles.pointer('batch', b)
-  local who = teacher.of(model)
+  local o, who = schema.take('kd', TERM, cfg), teacher.of(model)
   if o.vocab == 0 then o.vocab = teacher.vocab(model) end
-  local began = C.ms_trace_begin()
-  check(C.ms_model_target(p, c_batch, targets.pack(o), out))
-  C.ms_trace_end(began, C.MS_TRACE_WORK, 'targets')
-  return targets.wrap(out[0], who)
+  local function here(batch)
+    local began = C.ms_trace_begin()
+    check(C.ms_model_target(p, handles.pointer('batch', batch), targets.pack(o), out))
+    C.ms_trace_end(began, C.MS_TRACE_WORK, 'targets')
+    return targets.wrap(out[0], who)
+  end
+  local round, micro = rounds.get(b)
+  if round and round:carries(model) then
+    return transfer.target(round, micro, model, p, b, o, here)
+  end
+  if p then return here(b) end
+  if b:weight(o.on) == 0 then return transfer.nothing(model, b, o) end
+  fail('targets: other ranks have the teacher (%s); what it says comes here for the batches of a '
+    .. "run's steps and validations only", tostring(model:grid()))
 end
 
 -- Scratch that grows: the core copies terms during a call.

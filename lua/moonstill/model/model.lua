@@ -6,6 +6,7 @@
 
 local ffi = require 'ffi'
 local C = require 'moonstill.C'
+local absent = require 'moonstill.model.absent'
 local callable = require 'moonstill.base.callable'
 local chat = require 'moonstill.text.chat'
 local check = require 'moonstill.base.check'
@@ -45,7 +46,7 @@ M.options = schema.new('model', {
     .. '"model.embed* *norm*"', 'string|list'),
   device = option('cpu', 'where models live', 'string|device'),
   head_bytes = option(0, 'workspace of the fused head; 0: its own choice', 'integer >= 0'),
-  grid = schema.optional('grid', 'how it lies over ranks, see ms.grid; each has all of it'),
+  grid = schema.optional('grid', 'how it lies over ranks, see ms.grid; by default all have all'),
 })
 
 --- A model with its weights and, where it is opened with `train = true`, their gradients. It owns
@@ -66,24 +67,46 @@ local function new(grid)
   return made
 end
 
+-- What the ranks that do not have a model know of it.
+local function facts_of(made)
+  return json.encode { info = made:info(), config = made:config(), ends = json.array(made:ends()) }
+end
+
+-- A model that only some ranks make: the others have one whose calls do nothing. All have it, or
+-- none of them.
+local function place(grid, make)
+  if grid:is_whole() then
+    make()
+    return new(grid)
+  end
+  local ok, why, made, facts = true, nil, nil, nil
+  if grid.holds then
+    ok, why = pcall(function()
+      make()
+      made = new(grid)
+      facts = facts_of(made)
+    end)
+  end
+  grid.world:agree(not ok and tostring(why) or nil)
+  facts = grid.world:from(grid.ranks[1], facts)
+  return made or absent.new(grid, json.decode(facts, 'model'))
+end
+
 -- The grid of a model that is made of another one, whose it is.
 local function same_grid(what, from, given)
   local own, asked = from:grid(), type(given) == 'table' and rawget(given, 'grid')
-  if asked and (asked.tp.group ~= own.tp.group or asked.dp.group ~= own.dp.group) then
+  if asked and not asked:is_same(own) then
     fail('%s: grid is %s, and the model it is made of has %s', what, tostring(asked), tostring(own))
   end
   return own
 end
 
--- The grid of a model that is opened. It cannot be cut yet, nor can some ranks alone have it.
+-- The grid of a model that is opened. It cannot be cut yet.
 local function check_grid(what, grid)
   grid = grid or grids.open()
-  if grid.tp.size > 1 then
+  if grid.shape.tp > 1 then
     fail('%s: %s: a model that is cut over ranks (tp) is not there yet; each has all of it (dp)',
       what, tostring(grid))
-  end
-  if not grid:is_whole() then
-    fail('%s: %s: a model that only some ranks have is not there yet', what, tostring(grid))
   end
   return grid
 end
@@ -97,7 +120,7 @@ local function read_options(what, given, grid)
   return ffi.new('ms_model_options', { dtype = DTYPE[o.dtype],
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
     frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes,
-    tp = o.grid.tp.size > 1 and o.grid.tp.group or nil }), o
+    tp = o.grid.shape.tp > 1 and o.grid.holds and o.grid.tp.group or nil }), o
 end
 
 --- Opens a Hugging Face folder: config.json and safetensors. The caller frees the model. What is
@@ -110,8 +133,9 @@ end
 function M.open(path, options)
   local c, o = read_options('model.open', options)
   check.path('model.open', path)
-  check.file(device.on(o.device, function(dev) return C.ms_model_open(dev, path, c, out) end))
-  return new(o.grid)
+  return place(o.grid, function()
+    check.file(device.on(o.device, function(dev) return C.ms_model_open(dev, path, c, out) end))
+  end)
 end
 
 --- A model with random weights: normal ones of the config's `initializer_range`, norms 1, biases 0.
@@ -125,10 +149,11 @@ function M.create(config, seed, options)
   seed = check.integer('model.create', 'seed', seed or 0, 0, check.EXACT)
   local source = type(config) == 'table' and json.encode(config)
     or check.text('model.create', 'config', config)
-  check(device.on(o.device, function(dev)
-    return C.ms_model_create(dev, source, seed, c, out)
-  end))
-  return new(o.grid)
+  return place(o.grid, function()
+    check(device.on(o.device, function(dev)
+      return C.ms_model_create(dev, source, seed, c, out)
+    end))
+  end)
 end
 
 -- `count` of `layers` layers, evenly apart, the first and the last among them.
@@ -153,7 +178,8 @@ M.shrink_options = schema.new('model.shrink', {
 --- @param options table see `shrink_options`
 --- @return ms_model
 function M.shrink(teacher, options)
-  local p, layers = pointer(teacher), schema.take('model.shrink', M.shrink_options, options).layers
+  handles.object('model.shrink', 'teacher', teacher, 'model')
+  local layers = schema.take('model.shrink', M.shrink_options, options).layers
   local all = teacher:info().layers
   if layers == nil then
     fail('model.shrink: layers = a list of layers or their number is needed')
@@ -165,8 +191,9 @@ function M.shrink(teacher, options)
   local grid = same_grid('model.shrink', teacher, options)
   local c = read_options('model.shrink', schema.part(M.options, options), grid)
   local list = ffi.new('int32_t[?]', math.max(#layers, 1), layers)
-  check(C.ms_model_shrink(p, list, #layers, c, out))
-  return new(grid)
+  return place(grid, function()
+    check(C.ms_model_shrink(pointer(teacher), list, #layers, c, out))
+  end)
 end
 
 --- A copy of a model on the same device, with options of its own, which the caller frees.
@@ -174,10 +201,10 @@ end
 --- @param options? table see `options`
 --- @return ms_model
 function M.copy(from, options)
-  local p, grid = pointer(from), same_grid('model.copy', from, options)
+  handles.object('model.copy', 'from', from, 'model')
+  local grid = same_grid('model.copy', from, options)
   local c = read_options('model.copy', options, grid)
-  check(C.ms_model_copy(p, c, out))
-  return new(grid)
+  return place(grid, function() check(C.ms_model_copy(pointer(from), c, out)) end)
 end
 
 local function set_ends(p, list)

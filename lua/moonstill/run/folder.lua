@@ -4,7 +4,6 @@ local ffi = require 'ffi'
 local C = require 'moonstill.C'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
-local exit = require 'moonstill.base.exit'
 local lock = require 'moonstill.run.lock'
 local ranks = require 'moonstill.base.ranks'
 
@@ -98,9 +97,8 @@ function M.hold(run)
     run:say(('note: %s was removed or replaced: it is taken again'):format(lock_path(run)))
   elseif state ~= 'kept' then
     local step = run.state.step
-    run:close()
-    exit(1, ('run: %s was removed, and another run%s has taken the folder: this one ends in step '
-      .. '%d and leaves it to that'):format(lock_path(run), process_text(state), step))
+    run:leave(1, ('run: %s was removed, and another run%s has taken the folder: this one ends in '
+      .. 'step %d and leaves it to that'):format(lock_path(run), process_text(state), step))
   end
 end
 

@@ -15,9 +15,10 @@
 --- moment goes on from its last checkpoint and repeats, bit for bit, what it would have done:
 --- whatever a step depends on is the configuration, the data, the checkpoint and `run.state`.
 ---
---- All ranks make a run together (`base/ranks.lua`); one of them writes and prints. Those of the
---- student's `grid.dp` share each step; what is counted over samples is summed over them, and what
---- all must do alike is asked of all.
+--- All ranks make a run together (`base/ranks.lua`); of those that have the student one writes and
+--- prints. Those of the student's `grid.dp` share each step; what is counted over samples is summed
+--- over them, and what all must do alike is asked of all. Ranks without the student make the same
+--- steps, for their teacher's part, and hear the rest by letter (`run/others.lua`).
 
 local C = require 'moonstill.C'
 local callable = require 'moonstill.base.callable'
@@ -36,6 +37,7 @@ local exit = require 'moonstill.base.exit'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
 local optimizer = require 'moonstill.train.optimizer'
+local others = require 'moonstill.run.others'
 local packing = require 'moonstill.data.packing'
 local preflight = require 'moonstill.run.preflight'
 local progress = require 'moonstill.base.progress'
@@ -49,6 +51,7 @@ local steps = require 'moonstill.train.step'
 local strict = require 'moonstill.base.strict'
 local telling = require 'moonstill.run.telling'
 local timeline = require 'moonstill.run.timeline'
+local transfer = require 'moonstill.loss.transfer'
 local validation = require 'moonstill.train.validation'
 
 local M = {}
@@ -75,11 +78,11 @@ function M.left_open() return sorted.keys(open_outputs) end
 --- @field step ms_step the step that is under way, or was last
 local methods = {}
 -- What a run has at times.
-local class = strict.class('run', methods, { activations = true, carry = true, finished = true,
-  fingerprint = true, id = true, last_validations = true, lock = true, locked = true,
-  messages = true,
-  metrics = true, noted = true, optimizer = true, plan = true, planned = true, quiet = true,
-  schedules = true, schedule_names = true, timeline = true, total_before = true,
+local class = strict.class('run', methods, { activations = true, away = true, carry = true,
+  closed = true, finished = true, fingerprint = true, id = true, last_validations = true,
+  lock = true, locked = true, messages = true, metrics = true, noted = true, optimizer = true,
+  plan = true, planned = true, quiet = true, schedules = true, schedule_names = true,
+  timeline = true, total_before = true,
   validation = true },
   { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
 
@@ -141,7 +144,7 @@ end
 -- the names that the run uses there.
 local function scheduled(run, name)
   local state, f = run.state, run.schedules[name]
-  local before = checkpoints.own(state)
+  local before = run.away and {} or checkpoints.own(state)
   local value = f(state)
   if type(value) ~= 'number' or value - value ~= 0 then
     fail.at(f, "run: schedule '%s' gave %s at step %d, not a finite number", name, tostring(value),
@@ -171,7 +174,7 @@ local function begin_step(run)
   state.progress = (state.step - 1) / math.max(1, state.total - 1)
   steps.begin(step, state.step)
   steps.plan(step, run.plan, state.index, run)
-  steps.measure(step)
+  if not run.away then steps.measure(step) end
   for _, name in ipairs(run.schedule_names) do step[name] = scheduled(run, name) end
   return step
 end
@@ -192,9 +195,7 @@ local function after_step(run)
   local signal = run.ranks:first(C.ms_interrupted())
   if signal == 0 then return end
   run:checkpoint()
-  timeline.finish(run)
-  run:close()
-  exit(128 + signal, state.step == 0
+  run:leave(128 + signal, state.step == 0
     and 'interrupted before the first step: the same command begins anew'
     or ('interrupted after step %d of %d, which is saved: %s goes on from there')
       :format(state.step, state.total, going_on(run)))
@@ -203,12 +204,12 @@ end
 local function next_step(run)
   steps.check_closed(run.step)
   local over = run.state.step >= run.state.total
-  if over then
+  if over and not run.away then
     learning.check_end(run)
     soundness.check(run, true)
   end
   validation.between_steps(run, over) -- before the step's checkpoint, which has it
-  after_step(run)
+  if not run.away then after_step(run) end
   return not over and begin_step(run) or nil
 end
 
@@ -219,7 +220,7 @@ end
 --- is left for when it goes on.
 --- @return fun(): ms_step?
 function methods:steps()
-  if not self.optimizer then fail('run: used after finish') end
+  if not self:is_open() then fail('run: used after finish') end
   C.ms_interrupt_watch(1)
   return next_step, self
 end
@@ -227,6 +228,7 @@ end
 --- Appends a line to metrics.jsonl.
 --- @param entry table
 function methods:record(entry)
+  if self.away then return end
   folder.hold(self)
   self.metrics:write(entry)
 end
@@ -242,6 +244,7 @@ function methods:report(step)
     seconds = step.seconds, tokens_per_second = telling.rate(step) }
   if self.grid.dp.size > 1 then entry.sent = step.sent end
   if step.tally:empty() then entry.loss, entry.grad_norm = nil, nil end -- neither was measured
+  entry.transfer = transfer.entry(self.carriers)
   for _, name in ipairs(self.schedule_names) do entry[name] = metrics.number(step[name]) end
   self:record(entry)
   if not self.activations then -- known once a step was run
@@ -272,6 +275,7 @@ function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.check
 --- happens by itself every `checkpoint.every` steps. What `run.state` has that JSON cannot hold is
 --- an error once all the rest is saved; it is looked for after every step.
 function methods:checkpoint()
+  if self.away then return end
   local state = self.state
   if self.saved == state.step then return end
   soundness.check_weights(self)
@@ -322,17 +326,19 @@ local OPTIONS = { student = true, data = true, schedules = true, carry = true, q
   validation = true }
 
 local function new_run(cfg, o, options)
-  local of = ranks.world()
+  local grid = options.student:grid()
+  local of = grid.all or ranks.none()
   local data = options.data or no_data
   local run = setmetatable({ cfg = cfg, student = options.student, data = data,
     dataless = data == no_data, validation = options.validation, carry = options.carry,
     output = cfg.output, checkpoints = cfg.output .. '/checkpoints',
     student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
-    grid = options.student:grid(),
+    grid = grid, others = grid:others(), carriers = {},
     fingerprint = data.fingerprint and data:fingerprint(),
     every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
-    quiet = options.quiet, progress = progress.new(of, { quiet = options.quiet }),
-    batch_size = o.batch }, class)
+    quiet = options.quiet, batch_size = o.batch }, class)
+  run.progress = progress.new(of, { quiet = options.quiet, send = others.printer(run) })
+  if not grid.holds then run.away = others.new(run) end
   run.step = steps.new(run)
   run.state = strict.mark('state', { step = 0, epoch = 0, index = 0, progress = 0, tokens = 0,
     skips = 0, skipped = 0, empty = 0, still = 0, far = 0, ruined = 0, sound = 0 })
@@ -388,7 +394,6 @@ local function start(run)
   finished.look(run)
   if run.finished then return end
   preflight.check(run)
-  timeline.start(run)
   departures.say(run)
   run:say(telling.size(run))
 end
@@ -403,9 +408,19 @@ end
 -- A grid that was asked for, and a student that knows nothing of it.
 local function check_grid(cfg, student)
   local asked, own = cfg.grid and grids.open(cfg.grid), student:grid()
-  if not asked or asked.tp.group == own.tp.group and asked.dp.group == own.dp.group then return end
+  if not asked or asked:is_same(own) then return end
   fail('run.open: cfg.grid is %s, but the student was opened with %s: ms.model.open(folder, { grid '
     .. '= ms.grid(cfg.grid), train = true })', tostring(asked), tostring(own))
+end
+
+-- What ranks with the student do.
+local function open_here(run)
+  if run.away then return true end
+  return pcall(function()
+    folder.take(run)
+    open_outputs[run.output] = true
+    start(run)
+  end)
 end
 
 --- Opens a run, and resumes it when its output folder has a checkpoint (`cfg.resume`).
@@ -436,10 +451,17 @@ function M.open(cfg, options)
   local ok, why = fail.pcall(json.encode, cfg)
   if not ok then fail('run.open: checkpoints cannot hold this cfg: ' .. tostring(why)) end
   local run = new_run(cfg, taken, options)
+  if run.dataless and #run.others > 0 then
+    fail('run.open: a run without data needs its student on all ranks, which lies on some: %s',
+      tostring(run.grid))
+  end
   open_schedules(run, options.schedules)
-  folder.take(run)
-  open_outputs[run.output] = true
-  ok, why = pcall(start, run)
+  ok, why = open_here(run)
+  if #run.others > 0 then
+    local agreed, other = pcall(others.agree, run, not ok and tostring(why) or nil)
+    if ok then ok, why = agreed, other end
+  end
+  if ok and not run.finished then ok, why = pcall(timeline.start, run) end
   if ok then return run end
   run:close() -- in a session that goes on, the folder must be free for the next try
   error(why, 0)
@@ -458,8 +480,20 @@ function methods:validate(options) return validation.validate(self, options) end
 
 -- the end ----------------------------------------------------------------------------------------
 
+--- Whether it was neither finished nor closed.
+--- @package
+function methods:is_open() return self.optimizer ~= nil or self.away ~= nil and not self.closed end
+
+--- Drops the step's batches, and what came for them.
+--- @package
+function methods:drop_step() steps.drop_batches(self.step) end
+
 --- Frees what the run holds, and gives Ctrl-C back. `finish` does it.
 function methods:close()
+  if self.away then
+    self.closed = true
+    C.ms_interrupt_watch(0)
+  end
   if not self.locked then return end
   steps.drop_batches(self.step)
   self.progress:finish()
@@ -471,6 +505,18 @@ function methods:close()
   C.ms_interrupt_watch(0)
 end
 
+--- Ends the run on all ranks, those without the student as well, and where a status is given the
+--- process.
+--- @package
+--- @param status? integer
+--- @param message? string
+function methods:leave(status, message)
+  others.leave(self, status, message)
+  timeline.finish(self)
+  self:close()
+  if status then exit(status, message) end
+end
+
 local function save_student(run)
   run.student:save(run.student_path, run.carry and { carry = run.carry } or nil)
   run.ranks:write(finished.write, run)
@@ -479,8 +525,12 @@ end
 --- Saves a last checkpoint, and the student in the folder `student` of the output folder: there is
 --- the one that was there or the new one, whole, at any moment.
 function methods:finish()
-  if not self.optimizer then fail('run: finished already') end
+  if not self:is_open() then fail('run: finished already') end
   steps.check_closed(self.step)
+  if self.away then
+    if not self.finished then validation.between_steps(self, true) end
+    return self.away:finish()
+  end
   if not self.finished then
     learning.check_end(self)
     soundness.check(self, true)
@@ -492,9 +542,10 @@ function methods:finish()
     self:say(('the student is saved in %s after %d steps%s, %s tokens'):format(self.student_path,
       self.state.step, unlearnt and (' (%s)'):format(unlearnt) or '',
       progress.count(self.state.tokens)))
+    local carried = transfer.words(self.carriers)
+    if carried then self:say(carried) end
   end
-  timeline.finish(self)
-  self:close()
+  self:leave()
 end
 
 return callable(M, 'open')

@@ -8,6 +8,7 @@ local model = require 'moonstill.model.model'
 local optim = require 'moonstill.train.optim'
 local packing = require 'moonstill.data.packing'
 local schema = require 'moonstill.base.schema'
+local transfer = require 'moonstill.loss.transfer'
 local option = schema.option
 
 local M = {}
@@ -33,11 +34,12 @@ M.options = schema.new('run.open', {
   device = model.options.device, dtype = model.options.dtype,
   recompute = model.options.recompute, frozen = model.options.frozen,
   data = dataset.options, batch = packing.options, kd = kd.options, optim = optim,
-  checkpoint = checkpoints.options, grid = grid.options,
+  checkpoint = checkpoints.options, grid = grid.options, teacher_grid = grid.options,
   log = schema.one_of({ 'first', 'all' }, 'first', 'which ranks say how they go: the first one, or '
     .. 'the others too, in logs/rank-N.log of the output'),
   trace = schema.optional('string', 'file for a timeline of what each rank does and waits for: '
     .. 'trace.json is for Chrome or Perfetto, and trace.svg beside it is a picture'),
+  transfer = transfer.settings,
 })
 
 --- The keys that every recipe has.

@@ -43,17 +43,26 @@ local function check_student(cfg)
 end
 
 -- How the configuration lays out ranks.
-local function open_grid(cfg)
-  local ok, grid = fail.pcall(grids.open, key(cfg, 'grid'))
+local function open_grid(given)
+  local ok, grid = fail.pcall(grids.open, given)
   return ok and grid or config.refuse(tostring(grid))
+end
+
+-- Where it says nothing of teachers, they lie where the student does.
+local function teacher_grid(cfg, grid)
+  local own = key(cfg, 'teacher_grid')
+  if not own or not (own.dp or own.ranks or own.tp ~= 1) then return grid end
+  return open_grid(own)
 end
 
 -- One whose layers make the student is opened before it.
 local function open_models(self, cfg, folders)
-  local grid, held = open_grid(cfg), { train = true, dtype = cfg.dtype, device = cfg.device,
+  local grid = open_grid(key(cfg, 'grid'))
+  local held = { train = true, dtype = cfg.dtype, device = cfg.device,
     recompute = key(cfg, 'recompute'), frozen = key(cfg, 'frozen') }
+  local taught = teacher_grid(cfg, grid)
   local function open_teacher(i)
-    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = grid })
+    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = taught })
   end
   if cfg.student then
     held.grid = grid
@@ -91,9 +100,9 @@ end
 
 --- Opens what a configuration names: `student`, or `layers` of the first teacher; `data`; with what
 --- else it has of `dtype`, `device`, `recompute`, `frozen`, `seed`; models lie over ranks as `grid`
---- says. What the models have in common
---- is entered in it: `data.max_tokens` is no longer than their contexts, `kd.vocab` the ids that
---- all of them have. Tokenizers that differ are an error before any weights are read.
+--- says, and teachers as `teacher_grid`, where it is given. What the models have in common is
+--- entered in it: `data.max_tokens` is no longer than their contexts, `kd.vocab` the ids that all
+--- of them have. Tokenizers that differ are an error before any weights are read.
 --- @param cfg table what `ms.config` gives
 --- @param options? { teachers?: string[], on?: string, filter?: function, map?: function }
 ---   teachers: their folders; on: the positions that are learnt, 'response' unless given; filter,

@@ -29,11 +29,11 @@ function M.start(run)
   local path = run.cfg.trace
   if not path then return end
   local folder = path:match '^(.*)/[^/]*$' or '.'
-  if run.ranks:first(C.ms_path_kind(folder == '' and '/' or folder)) ~= 2 then
+  if run.grid.world:first(C.ms_path_kind(folder == '' and '/' or folder)) ~= 2 then
     exit(2, ("'trace' is %s, but there is no folder %s"):format(path, folder))
   end
   check(C.ms_trace_start(M.most))
-  run.ranks:sum { 0 } -- all are here
+  run.grid.world:sum { 0 } -- all are here
   run.timeline = { path = path, zero = ranks.machine():first(C.ms_clock()) }
 end
 
@@ -119,7 +119,7 @@ end
 --- call it.
 --- @param run ms_run
 function M.finish(run)
-  local timeline, all = run.timeline, run.ranks
+  local timeline, all = run.timeline, run.grid.world
   if not timeline then return end
   run.timeline = nil
   local seconds = all:most(C.ms_clock() - timeline.zero)
@@ -131,7 +131,9 @@ function M.finish(run)
       all:from(rank, bytes)
     if all.writes then tracks[rank + 1] = track_of(rank, host, zero, theirs) end
   end
-  run:say(all:write(write, timeline, tracks, seconds, most))
+  local words = all:write(write, timeline, tracks, seconds, most)
+  if #run.others == 0 then return run:say(words) end
+  if not run.quiet then all:say(words) end
 end
 
 return M

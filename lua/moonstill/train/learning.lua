@@ -1,8 +1,6 @@
 --- Whether a run learns. Steps that taught nothing are counted, by their reasons; a run that has
 --- learnt nothing, or whose gradients stay not finite, fails, and fails again when it is started
 --- again, until something has changed.
-local exit = require 'moonstill.base.exit'
-
 local M = {}
 
 -- Counters of a run's state: steps that taught nothing, why, and what to do.
@@ -65,8 +63,7 @@ end
 -- but from an earlier checkpoint it would go on.
 local function fail(run, format, ...)
   local anew = run.saved > 0 and learnt(run.state) == 0 and '; then resume=false begins anew' or ''
-  run:close()
-  exit(1, 'run: ' .. format:format(...) .. anew)
+  run:leave(1, 'run: ' .. format:format(...) .. anew)
 end
 
 --- Ends a run that is over and has learnt nothing: its student would be the one that it began with.

@@ -6,6 +6,8 @@ local fail = require 'moonstill.base.fail'
 local kd = require 'moonstill.loss.kd'
 local packing = require 'moonstill.data.packing'
 local progress = require 'moonstill.base.progress'
+local ranks = require 'moonstill.base.ranks'
+local rounds = require 'moonstill.loss.rounds'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
 local tally = require 'moonstill.train.tally'
@@ -93,22 +95,51 @@ local function evaluate_batch(o, how, batch, sums)
 end
 
 -- A rank that has no samples left evaluates a batch in which nothing counts.
-local function evaluate_samples(o, how, samples, sums)
+local function evaluate_samples(o, how, round, own, sums)
+  local samples = own and round.list[own]
   local batch = samples and o.data:batch(samples) or batches.idle()
+  if o.run then rounds.set(batch, round, own) end
   local ok, why = pcall(evaluate_batch, o, how, batch, sums)
+  if ok then round:finish() end
   batch:free()
   if not ok then error(why, 0) end
 end
 
--- The samples of each micro-batch of a data set that this rank evaluates, and how many the rank has
--- that has most.
-local function plan(data, size, ranks)
+-- The micro-batches of a data set, and what each costs.
+local function micro_batches(o)
   local list = {}
-  local steps = packing.as_plan(data:steps(0, 0, { tokens = size, micro_tokens = size }))
+  local steps = packing.as_plan(o.data:steps(0, 0, { tokens = o.micro_tokens,
+    micro_tokens = o.micro_tokens }))
   for step in steps:each() do
     for _, samples in ipairs(step) do list[#list + 1] = samples end
   end
-  return ranks:share(list, steps:costs(list))
+  return list, steps:costs(list)
+end
+
+-- Rounds, in each of which a model evaluates at most one micro-batch: `own[model]` is its place in
+-- `list`.
+local function plan(o, size)
+  local list, costs = micro_batches(o)
+  local takes, most = ranks.deal(costs, size)
+  local of, done = {}, {}
+  for k = 1, most do
+    of[k] = { run = o.run, data = o.data, list = {}, costs = {}, takes = {}, own = {} }
+  end
+  for m, samples in ipairs(list) do
+    local model = takes[m]
+    done[model] = (done[model] or 0) + 1
+    local round = of[done[model]]
+    local at = #round.list + 1
+    round.list[at], round.costs[at], round.takes[at] = samples, costs[m], model
+    round.own[model] = at
+  end
+  for k, round in ipairs(of) do
+    function round.cut(parts)
+      return round.list, round.costs, parts == size and round.takes or nil
+    end
+    of[k] = rounds.new(round)
+  end
+  return of
 end
 
 local function describe(at, seconds)
@@ -124,15 +155,16 @@ end
 
 -- false when it was asked to stop.
 local function evaluate(o, how, sums)
-  local own, most = plan(o.data, o.micro_tokens, o.ranks)
-  local at = { done = 0, total = most, clock = C.ms_clock() }
-  while at.done < at.total do -- on every rank as often: each makes the same calls
+  local own = plan(o, o.ranks and o.ranks.size or o.student:grid().shape.dp)
+  local number = o.ranks and o.ranks:number()
+  local at = { done = 0, total = #own, clock = C.ms_clock() }
+  for _, round in ipairs(own) do -- on every rank as often: each makes the same calls
     at.done = at.done + 1
-    evaluate_samples(o, how, own[at.done], sums)
+    evaluate_samples(o, how, round, number and round.own[number], sums)
     if o.stop and o.stop() then return false end
     draw(o, at)
   end
-  sums:sum()
+  if o.ranks then sums:sum() end
   return true
 end
 
@@ -161,17 +193,18 @@ end
 ---   ranks?: that share the data, by default those of the student's `grid.dp`; progress?: an
 ---   `ms_progress` whose `draw` is called after each batch; stop?: a function asked after each
 ---   batch, which ends it with true; each?: a function that is told the parts of each batch, see
----   `model:evaluate_parts`
---- @return ms_validation? # nil when it was stopped
+---   `model:evaluate_parts`; run?: the run that measures, whose teacher may be on other ranks
+--- @return ms_validation? # nil when it was stopped; true on a rank without the student
 --- @return table entry the `terms` of a line of metrics.jsonl
 function M.measure(o)
   local all = { ranks = o.student:grid().dp }
   for _, key in ipairs { 'student', 'data', 'teacher', 'kd', 'vocab', 'micro_tokens', 'ranks',
-    'progress', 'stop', 'each' } do
+    'progress', 'stop', 'each', 'run' } do
     if o[key] ~= nil then all[key] = o[key] end
   end
   local how, sums = M.divergence(all), tally.new(all.ranks)
   if not evaluate(all, how, sums) then return nil end
+  if not all.ranks then return true end
   return M.result(values_of(sums, how, all.data), how), sums:entry()
 end
 

@@ -14,7 +14,6 @@
 --- `ruined`, how many steps in a row were so; `ruined_by`, in words; `sound`, the step of the
 --- checkpoint that is known to be, 0 for none.
 local fail = require 'moonstill.base.fail'
-local exit = require 'moonstill.base.exit'
 local progress = require 'moonstill.base.progress'
 
 local M = {}
@@ -97,8 +96,7 @@ end
 local function diverged(run, what)
   local sound = run.state.sound
   run:set_aside_after(sound)
-  run:close()
-  exit(1, ('run: %s: it has diverged, and no student is saved. %s. A smaller optim.lr, or '
+  run:leave(1, ('run: %s: it has diverged, and no student is saved. %s. A smaller optim.lr, or '
     .. 'optim.clip, may help'):format(what, sound > 0
       and ('The next start goes on from step %d, the last that is sound'):format(sound)
       or 'There is no checkpoint from before: the next start begins anew'))

@@ -4,6 +4,9 @@ local batch_of = require 'moonstill.data.batch'
 local check = require 'moonstill.base.check'
 local fail = require 'moonstill.base.fail'
 local learning = require 'moonstill.train.learning'
+local others = require 'moonstill.run.others'
+local ranks = require 'moonstill.base.ranks'
+local rounds = require 'moonstill.loss.rounds'
 local step_of = require 'moonstill.loss.step_of'
 local soundness = require 'moonstill.train.soundness'
 local sorted = require 'moonstill.base.sorted'
@@ -34,20 +37,57 @@ local class = strict.class('step', methods, nil, { 'number', 'lr', 'tokens', 'se
 
 function class:__tostring() return 'step ' .. self.number end
 
+-- On ranks that do not have the student: what the ranks that have it say of the last step that was
+-- updated here, which is waited for.
+local TOLD = { loss = 0, grad_norm = 0, skipped = false, seconds = 0 }
+local away = { what = 'step', __tostring = class.__tostring }
+
+function away.__index(self, name)
+  if TOLD[name] ~= nil then
+    local told = self.run.away:told()
+    return told and told[name] or TOLD[name]
+  end
+  if name == 'norms' or name == 'tokens' then return M.measured(self)[name] end
+  return class.__index(self, name)
+end
+
 --- @param run ms_run
 --- @return ms_step
 function M.new(run)
-  return setmetatable({ run = run, norms = { response = 0, all = 0 }, batches = {}, at = 0,
-    unlearnt = {}, left = 0, planned = {},
-    tokens = 0, seconds = 0, number = 0, open = false, used = false,
-    tally = tally.new(run.grid.dp), loss = 0, grad_norm = 0, skipped = false, began = 0,
-    sent = 0, sent_before = 0 }, class)
+  local step = { run = run, batches = {}, at = 0, unlearnt = {}, left = 0, planned = {}, number = 0,
+    open = false, used = false, began = 0 }
+  if run.away then return setmetatable(step, away) end
+  step.norms, step.tokens, step.seconds = { response = 0, all = 0 }, 0, 0
+  step.tally, step.loss, step.grad_norm, step.skipped = tally.new(run.grid.dp), 0, 0, false
+  step.sent, step.sent_before = 0, 0
+  return setmetatable(step, class)
+end
+
+--- Sums over the samples that are planned, on a rank that learns from none of them.
+--- @param step ms_step
+--- @return { norms: { response: number, all: number }, tokens: integer }
+function M.measured(step)
+  local known = rawget(step, 'sums')
+  if known then return known end
+  local samples = step:samples()
+  local sums = { norms = { response = 0, all = 0 }, tokens = 0 }
+  if #samples > 0 then
+    local batch = step.run.data:batch(samples)
+    sums.norms.response, sums.norms.all = batch:weight 'response', batch:weight 'all'
+    sums.tokens = batch:tokens()
+    batch:free()
+  end
+  step.sums = sums
+  return sums
 end
 
 --- Whether steps have something of a name, which no schedule can have then.
 --- @param step ms_step
 --- @param name string
-function M.has(step, name) return rawget(step, name) ~= nil or methods[name] ~= nil end
+function M.has(step, name)
+  return rawget(step, name) ~= nil or methods[name] ~= nil or TOLD[name] ~= nil
+    or name == 'norms' or name == 'tokens'
+end
 
 --- The sum of the weights of all micro-batches, of all ranks, which a term's loss is divided by.
 --- @param on '"response"'|'"all"'
@@ -89,8 +129,11 @@ end
 
 --- Frees the step's batches.
 function M.drop_batches(self)
+  if rawget(self, 'round') then self.round:finish() end
+  self.round = nil
   for i = #self.batches, 1, -1 do
     step_of.set(self.batches[i], nil)
+    rounds.set(self.batches[i], nil)
     self.batches[i]:free()
     self.unlearnt[self.batches[i]] = nil
     self.batches[i] = nil
@@ -106,18 +149,28 @@ end
 --- @param run ms_run
 function M.plan(step, plan, index, run)
   local dp = run.grid.dp
-  step.planned = plan:step(index, dp.size)
-  for _, samples in ipairs(dp:share(step.planned, plan:costs(step.planned))) do
-    local began = C.ms_trace_begin()
-    M.take(step, run.data:batch(samples))
-    C.ms_trace_end(began, C.MS_TRACE_DATA, 'batch')
+  step.planned = plan:step(index, run.grid.shape.dp)
+  step.round = rounds.new { run = run, data = run.data, number = step.number, cut = function(parts)
+    local list = parts == run.grid.shape.dp and step.planned or plan:step(index, parts)
+    return list, plan:costs(list)
+  end }
+  if run.away then return M.take(step, batch_of.idle()) end
+  local takes = ranks.deal(plan:costs(step.planned), dp.size)
+  for m, samples in ipairs(step.planned) do
+    if takes[m] == run.grid:model() then
+      local began = C.ms_trace_begin()
+      M.take(step, run.data:batch(samples), m)
+      C.ms_trace_end(began, C.MS_TRACE_DATA, 'batch')
+    end
   end
 end
 
 --- Makes a batch one of the step's, which frees it.
 --- @param batch ms_batch
-function M.take(self, batch)
+--- @param micro? integer its place among the micro-batches that are planned
+function M.take(self, batch, micro)
   step_of.set(batch, self)
+  if rawget(self, 'round') then rounds.set(batch, self.round, micro) end
   self.batches[#self.batches + 1] = batch
   self.unlearnt[batch] = true
   self.left = self.left + 1
@@ -153,6 +206,10 @@ end
 --- @param batches ms_batch[]
 function methods:use(batches)
   check.table('step:use', 'batches', batches)
+  if #self.run.others > 0 then
+    fail('step:use: the student lies on some of the ranks (%s), and batches that it makes do not '
+      .. 'come to the others yet: give it all ranks', tostring(self.run.grid))
+  end
   if not self.open then fail('step:use: outside its step') end
   if self.tally.calls > 0 then fail('step:use: the step has learned already') end
   self.used = true
@@ -183,6 +240,7 @@ end
 --- @return integer # how many entries lie before it
 function methods:part(list)
   check.table('step:part', 'list', list)
+  if self.run.away then return {}, #list end
   return self.run.grid.dp:part(list)
 end
 
@@ -191,6 +249,10 @@ end
 --- @param name string what metrics call it: "ce", "kd", or its `name`
 --- @return number?
 function methods:mean(name)
+  if self.run.away then
+    local told = self.run.away:told()
+    return told and told.means[name]
+  end
   local mean = self.tally:mean(name)
   return mean and mean.value
 end
@@ -215,6 +277,12 @@ end
 function methods:update()
   local run, state = self.run, self.run.state
   if not self.open then fail('step:update: called twice, or outside its step') end
+  if run.away then
+    self.open = false
+    run.away.closed = self.number
+    M.drop_batches(self)
+    return self
+  end
   if self.tally.calls == 0 and not (self.used and #self.batches == 0) then
     fail('step:update: nothing was learned in this step')
   end
@@ -242,6 +310,7 @@ function methods:update()
   run:report(self)
   soundness.check(run)
   learning.check_skips(run, self.tally)
+  others.tell_step(run, self)
   return self
 end
 
@@ -249,6 +318,8 @@ end
 --- @param number integer
 function M.begin(self, number)
   self.number, self.began, self.open, self.used = number, C.ms_clock(), true, false
+  self.sums = nil
+  if self.run.away then return end
   self.sent_before = bytes_sent(self)
   self.tally:clear()
 end

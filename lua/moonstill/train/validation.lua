@@ -10,6 +10,7 @@ local json = require 'moonstill.base.json'
 local measuring = require 'moonstill.train.measuring'
 local metrics = require 'moonstill.run.metrics'
 local options_of = require 'moonstill.base.options'
+local others = require 'moonstill.run.others'
 local progress = require 'moonstill.base.progress'
 local sorted = require 'moonstill.base.sorted'
 
@@ -27,7 +28,7 @@ end
 -- and in a later one. nil when the data does not tell itself from others.
 local function key_of(run, options, how)
   local data, teacher = options.data, options.teacher
-  if not data.fingerprint then return nil end
+  if not data.fingerprint or teacher and not run.grid:is_same(teacher:grid()) then return nil end
   return json.encode { data = data:fingerprint(), student = run.student:hash(),
     teacher = teacher and teacher:hash(), measure = how }
 end
@@ -79,9 +80,9 @@ end
 local function measure(run, options, how, stop)
   local all = copy_of(options)
   all.student, all.micro_tokens, all.ranks = run.student, run.batch_size.micro_tokens, run.grid.dp
-  all.progress, all.stop = run.progress, stop
+  all.progress, all.stop, all.run = run.progress, stop, run
   local result, entry = measuring.measure(all)
-  if not result then return nil end
+  if not result or run.away then return nil end
   run:record { step = run.state.step, kind = 'validation', loss = metrics.number(result.loss),
     terms = entry }
   local parts = measuring.parts(('validation %s'):format(place(run)), result, how)
@@ -106,33 +107,78 @@ local function measured_by(run, options)
     vocab = options.vocab }
 end
 
+-- Ranks without the student are to measure with those that have it, or to take what these know.
+local function tell(run, known)
+  if #run.others == 0 then return end
+  others.tell(run, 'validation', { known = known and true or false })
+end
+
+-- What ranks without the student do; they wait for each round, so that none is far ahead.
+local function measure_away(run, options, stop)
+  local letter = run.away:expect 'validation'
+  if letter.none then return nil end
+  if not letter.known then
+    local how = measuring.divergence(measured_by(run, options))
+    measure(run, options, how, stop)
+  end
+  letter = run.away:expect 'validated'
+  return letter.result and measuring.result(letter.result, measuring.divergence(measured_by(run,
+    options)))
+end
+
 -- The result, known or measured; nil when it was stopped.
 local function result_of(run, options, stop)
   local how = measuring.divergence(measured_by(run, options))
   local key = key_of(run, options, how)
   local known = key and find_validation(run, key)
+  tell(run, known)
   local result = known and measuring.result(known, how) or measure(run, options, how, stop)
-  if not result then return nil end
+  if not result then
+    if #run.others > 0 then others.tell(run, 'validated', {}) end
+    return nil
+  end
   if key and not known and is_finite(result) then keep_validation(run, key, result) end
   remember(run, result)
   return result
+end
+
+local function tell_result(run, result)
+  if #run.others == 0 then return end
+  others.tell(run, 'validated', { result = is_finite(result) and result or nil })
+end
+
+-- What ended a measurement is asked of the first rank with the student; asking keeps the others
+-- from running ahead.
+local function asks(run)
+  if #run.others == 0 then return function() return run.ranks:first(C.ms_interrupted()) ~= 0 end end
+  return function() return run.grid.world:from(run.grid.ranks[1], C.ms_interrupted()) ~= 0 end
 end
 
 --- What `run:validate` does.
 function M.validate(run, options)
   M.check('run:validate', options)
   if not options.data then return nil end
-  return result_of(run, options)
+  local stop
+  if #run.others > 0 then
+    local ask = asks(run)
+    function stop() ask() end
+  end
+  if run.away then return measure_away(run, options, stop) end
+  local result = result_of(run, options, stop)
+  if result then tell_result(run, result) end
+  return result
 end
 
--- Whether the run is to measure now, between two steps or when it is over.
-local function is_due(run, over)
-  local state, every = run.state, run.cfg.validate or 0
-  if not (run.validation and run.validation.data) or state.validated == state.step then
-    return false
-  end
-  if state.ruined > 0 or run.finished then return false end
-  return state.step == 0 or over or every > 0 and state.step % every == 0
+-- Whether the run may have to measure now, between two steps or when it is over: all ranks know it.
+local function may_be_due(run, over)
+  local step, every = run.state.step, run.cfg.validate or 0
+  if not (run.validation and run.validation.data) or run.finished then return false end
+  return step == 0 or over or every > 0 and step % every == 0
+end
+
+-- Whether it has to, which ranks with the student know.
+local function is_due(run)
+  return run.state.validated ~= run.state.step and run.state.ruined == 0
 end
 
 -- Said at the end: by what the run taught, the divergence from the teacher or the loss, it made the
@@ -153,13 +199,21 @@ end
 --- @param run ms_run
 --- @param over boolean whether no step follows
 function M.between_steps(run, over)
-  if not is_due(run, over) then return end
-  local function stop() return run.ranks:first(C.ms_interrupted()) ~= 0 end
-  if stop() then return end
+  if not may_be_due(run, over) then return end
+  local stop = asks(run)
+  if run.away then
+    measure_away(run, run.validation, stop)
+    return
+  end
+  if not is_due(run) or run.ranks:first(C.ms_interrupted()) ~= 0 then
+    if #run.others > 0 then others.tell(run, 'validation', { none = true }) end
+    return
+  end
   local result = result_of(run, run.validation, stop)
   if not result then return end
   run.state.validated = run.state.step
   if run.state.step == 0 then run.state.validated_first = run.state.validation end
+  tell_result(run, result)
   if over then note_worse(run, result) end
 end
 
