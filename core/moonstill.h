@@ -727,7 +727,8 @@ int64_t ms_optimizer_bytes(const ms_optimizer *opt); /* of this rank's moments a
 /* Bytes that the ranks of its group send each other in a step, all of them together, by formula: for
  * gradients, for weights, and for the norm. */
 void ms_optimizer_sends(const ms_optimizer *opt, int64_t bytes[3]);
-/* First and second moment of parameter i, f32 views; the caller frees them. */
+/* First and second moment of parameter i, f32 views; the caller frees them. Where ranks share them out:
+ * copies, for which all of them call. */
 ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment);
 
 /* A checkpoint is a folder: a model folder as above, optimizer.safetensors (moments, masters) and

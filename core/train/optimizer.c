@@ -272,19 +272,36 @@ int64_t ms_optimizer_steps(const ms_optimizer *opt) { return opt->steps; }
 
 static void release(void *owner) { ms_optimizer_free(owner); }
 
+/* All of a moment, of which every rank has a part: the others' elements are zeros in the sum. */
+static ms_status gather_moment(const ms_optimizer *opt, float *arena, const ms_parameter *p,
+                               ms_tensor **moment) {
+  const ms_model *m = opt->model;
+  ms_group *g = opt->group;
+  ms_tensor *t = NULL;
+  int64_t from, count;
+  ms_optimizer_part(opt, p, &from, &count);
+  ms_status st = ms_tensor_new(m->dev, MS_F32, p->rank, p->shape, &t);
+  if (st == MS_OK) st = ms_tensor_zero(t);
+  if (st == MS_OK)
+    st = MS_OP(m->dev, copy, (float *)t->data + from, ms_optimizer_at(opt, arena, p),
+               (size_t)count * sizeof *arena);
+  st = ms_group_agree(g, st);
+  if (st == MS_OK)
+    st = g->ops->all_reduce(g, m->dev->stream, t->data, MS_F32, p->count, MS_SUM, NULL);
+  if (st == MS_OK) *moment = t;
+  if (st != MS_OK) ms_tensor_free(t);
+  return st;
+}
+
 ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment) {
   const ms_model *m = opt->model;
   *moment = NULL;
   MS_REQUIRE(i >= 0 && i < m->parameters, "optimizer: parameter %d of %d", i, m->parameters);
   const ms_parameter *p = &m->parameter[i];
   MS_REQUIRE(p->g, "optimizer: parameter %s is frozen", p->name);
-  int64_t from, count;
-  ms_optimizer_part(opt, p, &from, &count);
-  MS_REQUIRE(
-      count == p->count,
-      "optimizer: of the moments of %s this rank has %lld of %lld: the others are other ranks'",
-      p->name, (long long)count, (long long)p->count);
-  float *at = ms_optimizer_at(opt, second ? opt->second : opt->first, p);
+  float *arena = second ? opt->second : opt->first;
+  if (!has_all(opt) && opt->group->size > 1) return gather_moment(opt, arena, p, moment);
+  float *at = ms_optimizer_at(opt, arena, p);
   MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, NULL, release, opt, moment));
   atomic_fetch_add(&opt->refs, 1);
   return MS_OK;

@@ -31,6 +31,7 @@ typedef struct layout {
   int dtype, shard;
   int64_t bucket; /* bytes; 0: as many as are enough */
   int late;       /* nothing is summed before the backward pass has ended */
+  ms_group *tp;   /* over which the model is cut; NULL: it is whole */
 } layout;
 
 typedef struct run {
@@ -39,7 +40,7 @@ typedef struct run {
 } run;
 
 static run new_run(const layout *l, ms_group *group) {
-  ms_model_options how = {.dtype = l->dtype, .train = 1, .frozen = l->frozen};
+  ms_model_options how = {.dtype = l->dtype, .train = 1, .frozen = l->frozen, .tp = l->tp};
   ms_adamw_options o = {.beta1 = 0.9,
                         .beta2 = 0.99,
                         .eps = 1e-8,
@@ -161,6 +162,106 @@ static void every_way_is_one(layout l) {
         free_run(&other);
       }
   free_run(&first);
+}
+
+/* ---- cut models: two ranks have a model together, and learn from other batches than the other two ---- */
+
+static ms_group *dp, *tp;
+
+static void learn_cut_step(run *r, int step, ms_group *group) {
+  int first = step * MICRO * 2;
+  for (int k = 0; k < (group->size == 1 ? 2 : 1) * MICRO; k++)
+    learn(r, first + (group->size == 1 ? 0 : dp->rank * MICRO) + k,
+          group->size > 1 && k + 1 == MICRO ? group : NULL);
+}
+
+/* The largest difference of what this rank has the sum of, as a share of the tensor's largest number. */
+static double cut_difference(const run *whole, const run *cut) {
+  double worst = 0;
+  for (int32_t i = 0; i < cut->model->parameters; i++) {
+    const ms_parameter *p = &cut->model->parameter[i], *q = &whole->model->parameter[i];
+    ms_run of[MS_MAX_RUNS];
+    int64_t from, count, width = q->rank == 2 ? q->shape[1] : 1;
+    double most = 0;
+    if (!p->g) continue;
+    ms_optimizer_part(cut->opt, p, &from, &count);
+    for (int64_t k = 0; k < q->count; k++) most = fmax(most, fabs(q->g[k]));
+    for (int n = ms_share_runs(cut->model, i, of) - 1; n >= 0; n--)
+      for (int64_t k = 0; k < of[n].rows * of[n].cols; k++) {
+        int64_t row = k / of[n].cols, col = k % of[n].cols;
+        int64_t at = ms_run_at(p, &of[n]) + k;
+        if (at < from || at >= from + count) continue;
+        double apart = fabs(p->g[at] - q->g[(of[n].row + row) * width + of[n].col + col]);
+        worst = fmax(worst, most > 0 ? apart / most : apart);
+      }
+  }
+  return worst;
+}
+
+/* All ranks of a group, which have the same part, have the same weights. */
+static int same_on_all(const run *r, ms_group *g) {
+  int same = 1;
+  CHECK(ms_weights_settle(r->model) == MS_OK);
+  for (int32_t i = 0; i < r->model->parameters; i++) {
+    const ms_parameter *p = &r->model->parameter[i];
+    int64_t bytes = p->count * (int64_t)ms_dtype_size(r->model->dtype);
+    void *first = malloc((size_t)bytes);
+    memcpy(first, p->w, (size_t)bytes);
+    CHECK(g->ops->broadcast(g, NULL, first, MS_U8, bytes, 0, NULL) == MS_OK);
+    same &= !memcmp(first, p->w, (size_t)bytes);
+    free(first);
+  }
+  return same;
+}
+
+static void cut_in_two(layout l) {
+  layout whole = l;
+  int32_t skipped;
+  run other[2];
+  l.tp = tp;
+  for (l.shard = 0; l.shard < 2; l.shard++) {
+    run one = new_run(&whole, ms_group_self()), many = new_run(&l, dp);
+    learn_cut_step(&one, 0, ms_group_self());
+    learn_cut_step(&many, 0, dp);
+    CHECK(cut_difference(&one, &many) <= 1e-5);
+    double a = step(&one, &skipped), b = step(&many, &skipped);
+    CHECK(a > 0.5 && fabs(a - b) <= 1e-5 * a);
+    for (int k = 1; k < STEPS; k++) {
+      learn_cut_step(&many, k, dp);
+      step(&many, &skipped);
+    }
+    CHECK(same_on_all(&many, dp));
+    other[l.shard] = many;
+    free_run(&one);
+  }
+  CHECK(same_weights(&other[0], &other[1]));
+  free_run(&other[0]);
+  free_run(&other[1]);
+}
+
+/* ---- moments ---- */
+
+/* Moments are those of one that has them all, whoever has which part. */
+static void moments(layout l) {
+  l.shard = MS_SHARD_NONE;
+  run whole = after_steps(&l);
+  l.shard = MS_SHARD_OPTIMIZER;
+  run part = after_steps(&l);
+  for (int32_t i = 0; i < whole.model->parameters; i++)
+    for (int second = 0; second < 2; second++) {
+      const ms_parameter *p = &whole.model->parameter[i];
+      ms_tensor *a, *b;
+      if (!p->g) continue;
+      CHECK(ms_optimizer_moment(whole.opt, i, second, &a) == MS_OK);
+      CHECK(ms_optimizer_moment(part.opt, i, second, &b) == MS_OK);
+      int same = 1;
+      for (int64_t k = 0; k < p->count; k++) same &= ((float *)a->data)[k] == ((float *)b->data)[k];
+      CHECK(same);
+      ms_tensor_free(a);
+      ms_tensor_free(b);
+    }
+  free_run(&whole);
+  free_run(&part);
 }
 
 /* The optimiser's memory is divided: all parts together are it once, and as equal as whole blocks of
@@ -356,11 +457,15 @@ static void one_sharer(layout l) {
 }
 
 static int all(void) {
-  const layout layouts[] = {{plain, NULL, MS_F32, 0, 0, 0},
-                            {tied, NULL, MS_F32, 0, 0, 0},
-                            {plain, NULL, MS_BF16, 0, 0, 0},
-                            {plain, "model.layers.1.* model.embed*", MS_F32, 0, 0, 0},
-                            {tied, "*norm* model.layers.3.*", MS_BF16, 0, 0, 0}};
+  if (world->size == 4) {
+    CHECK(world->ops->split(world, world->rank / 2, 0, &tp) == MS_OK);
+    CHECK(world->ops->split(world, world->rank % 2, 0, &dp) == MS_OK);
+  }
+  const layout layouts[] = {{plain, NULL, MS_F32, 0, 0, 0, NULL},
+                            {tied, NULL, MS_F32, 0, 0, 0, NULL},
+                            {plain, NULL, MS_BF16, 0, 0, 0, NULL},
+                            {plain, "model.layers.1.* model.embed*", MS_F32, 0, 0, 0, NULL},
+                            {tied, "*norm* model.layers.3.*", MS_BF16, 0, 0, 0, NULL}};
   for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     layout l = layouts[i];
     TEST("gradients and their norm are those of one process");
@@ -369,6 +474,10 @@ static int all(void) {
     every_way_is_one(layouts[i]);
     TEST("the optimizer's memory exists once");
     is_divided(layouts[i]);
+    TEST("moments are those of an optimizer that has them all");
+    moments(layouts[i]);
+    TEST("gradients of a cut model are summed over its ranks and over batches");
+    if (tp) cut_in_two(layouts[i]);
     TEST("bytes sent are those of the formulas");
     sends_by_formula(layouts[i], MS_SHARD_NONE);
     sends_by_formula(layouts[i], MS_SHARD_OPTIMIZER);

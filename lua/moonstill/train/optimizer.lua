@@ -85,7 +85,8 @@ function methods:sends()
   return tonumber(bytes[0]), tonumber(bytes[1]), tonumber(bytes[2])
 end
 
---- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory.
+--- The moments of parameter `i` (from 0), as tensors that share the optimiser's memory. Where ranks
+--- share them out (`shard = "optimizer"`) they are copies, which all of these ranks ask for.
 --- @param i integer
 --- @return ms_tensor first
 --- @return ms_tensor second
