@@ -11,16 +11,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "moonstill.h"
+
 static int errors = STDERR_FILENO; /* where rank_say writes */
 
 void ms_rank_start(void) {
-  const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *logs = getenv("MS_RANK_LOGS");
-  if (!rank || !strcmp(rank, "0")) return;
+  const char *logs = getenv("MS_RANK_LOGS");
+  int rank = ms_group_number();
+  if (rank <= 0) return;
   char path[4096] = "/dev/null";
-  if (logs && *logs) snprintf(path, sizeof path, "%.4000s/rank-%.20s.log", logs, rank);
+  if (logs && *logs) snprintf(path, sizeof path, "%.4000s/rank-%d.log", logs, rank);
   int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) {
-    fprintf(stderr, "moonstill: rank %s: %s: %s\n", rank, path, strerror(errno));
+    fprintf(stderr, "moonstill: rank %d: %s: %s\n", rank, path, strerror(errno));
     return;
   }
   errors = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "group/exchange.h"
 #include "launch.h"
 #include "prompt.h"
 #include "signals.h"
@@ -58,6 +59,7 @@ static void fill_streams(void) {
 
 int main(int argc, char **argv) {
   fill_streams();
+  ms_cores_widen();
   bound_spinning(argv);
   ms_rank_start();
   ms_signals_start();

@@ -210,6 +210,8 @@ ms_group *ms_group_self(void);
  * OMP_NUM_THREADS says otherwise. MS_GROUP=self: alone all the same; MS_GROUP_TIMEOUT: seconds that a rank
  * waits for one that does nothing; MS_GROUP_CHECK=1: all ranks' calls are compared before they begin. */
 ms_status ms_group_world(ms_group **group);
+/* This process's number among those that it was launched with, before it joins them; -1: it is alone. */
+int32_t ms_group_number(void);
 /* The first of the ranks of this one's machine: those that share its memory; this rank where it is alone,
  * or where that is not known. Once they have joined. */
 int32_t ms_group_machine(void);

@@ -58,6 +58,15 @@ ms_status ms_watch_look(double since, double timeout);
 /* Whether this rank is the first one of its machine that fails; -1 where nobody is seen. */
 int ms_watch_fails(void);
 
+/* ---- cores.c ---- */
+
+/* Gives a rank that mpirun has bound, though nobody asked for it, its share of the cores that mpirun may
+ * use. Before there are threads. */
+void ms_cores_widen(void);
+/* Ranks that may use the same cores of a machine share them: sets the number of threads, unless
+ * OMP_NUM_THREADS does. All ranks call it. */
+ms_status ms_cores_share(ms_group *world);
+
 /* ---- beat.c: what ranks of other machines do ---- */
 
 /* What a rank's page says, as its machine tells the others. */

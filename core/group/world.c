@@ -1,10 +1,11 @@
 /* world.c - all ranks that were launched with this process, as a group. */
 #include <dlfcn.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "../base/memory.h"
 #include "exchange.h"
@@ -12,11 +13,37 @@
 static const ms_transport *transport; /* NULL: this process is alone */
 static ms_group *world;
 
+/* Open MPI's mpirun gives the first of these, Slurm's srun one of the others. */
+static const char *const numbers[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+
+int32_t ms_group_number(void) {
+  const char *asked = getenv("MS_GROUP");
+  if (asked && !strcmp(asked, "self")) return -1;
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    const char *number = getenv(numbers[i]);
+    if (number && *number) return atoi(number);
+  }
+  return -1;
+}
+
 /* Whether whoever started this process says that it is a rank of MPI's. */
 static int is_launched(void) {
   const char *asked = getenv("MS_GROUP");
-  if (asked && *asked && strcmp(asked, "auto")) return !strcmp(asked, "mpi");
-  return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK");
+  return (asked && !strcmp(asked, "mpi")) || ms_group_number() >= 0;
+}
+
+/* Whether processes may read each other's memory, which the kernel or a container may deny: large
+ * messages within a machine fail then. */
+static int can_read_others(void) {
+  char from = 1, to = 0, scope = '0';
+  struct iovec local = {&to, 1}, remote = {&from, 1};
+  if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1) return 0;
+  FILE *f = fopen("/proc/sys/kernel/yama/ptrace_scope", "r"); /* 1: MPI asks the others for it */
+  if (f) {
+    if (fread(&scope, 1, 1, f) != 1) scope = '0';
+    fclose(f);
+  }
+  return scope < '2';
 }
 
 /* Settings of Open MPI's that no user should have to know, unless they are set. */
@@ -24,6 +51,7 @@ static void settle(void) {
   setenv("OMPI_MCA_pml", "ob1", 0); /* shared memory and TCP; others take 200 ms to start */
   setenv("OMPI_MCA_mtl", "^ofi,psm2", 0);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may be more than cores */
+  if (!can_read_others()) setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
 }
 
 /* Opens moonstill-mpi.so, which lies beside what holds this function. */
@@ -59,15 +87,6 @@ static ms_status open_library(void) {
   return MS_FAIL(MS_EGROUP, "group: %s is of another build", path);
 }
 
-/* The cores of a machine are shared by its ranks. */
-static void share_cores(void) {
-  const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  int n = local ? atoi(local) : 1;
-  if (n < 2 || getenv("OMP_NUM_THREADS")) return;
-  int threads = omp_get_num_procs() / n;
-  omp_set_num_threads(threads > 0 ? threads : 1);
-}
-
 static double number_of(const char *name, double otherwise) {
   const char *text = getenv(name);
   char *end;
@@ -97,9 +116,9 @@ ms_status ms_group_world(ms_group **out) {
     *out = world = ms_group_self();
     return MS_OK;
   }
-  share_cores();
   MS_TRY(ms_exchange_open(transport, getenv("MS_GROUP_CHECK") != NULL,
                           number_of("MS_GROUP_TIMEOUT", 600), out));
+  MS_TRY(ms_cores_share(*out));
   MS_TRY(open_watch(*out));
   world = *out;
   return MS_OK;

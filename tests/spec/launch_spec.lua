@@ -104,6 +104,26 @@ describe('ranks that are launched together', function()
     assert.same({ 0, 'one\ntwo\n', '' }, { status, out, err })
   end)
 
+  -- That they may not read each other's memory is what Open MPI complains of where it is not told.
+  it('speak where they may not read each other\'s memory', function()
+    if require 'ffi'.arch ~= 'x64' then return pending 'the filter is for x86-64' end
+    local code = 'local w = require "moonstill.base.ranks".world() print(#w:from(1, ("x"):rep(4e6)))'
+    local words = { environment, 'luajit tests/programs/deny.lua', program, '-n', 2, '-e', tools.quote(code) }
+    local status, out, err = tools.run('timeout 60 env ' .. table.concat(words, ' '))
+    assert.same({ 0, '4000000\n', '' }, { status, out, err })
+  end)
+
+  it('get their share of the cores from mpirun, unless it was told to bind them', function()
+    local code = 'os.execute("grep Cpus_allowed_list /proc/self/status"); print(require "moonstill.C".ms_threads_get())'
+    local mpirun = 'env -u OMP_NUM_THREADS OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 '
+      .. 'mpirun -n 1 '
+    local _, all = tools.run 'grep Cpus_allowed_list /proc/self/status; nproc'
+    local _, out, err = tools.run(mpirun .. program .. ' -e ' .. tools.quote(code))
+    assert.equal(all, out, err)
+    _, out, err = tools.run(mpirun .. '--bind-to core ' .. program .. ' -e ' .. tools.quote(code))
+    assert.equal('1', out:match '\n(%d+)\n', err)
+  end)
+
   it('fail alike where the first one fails to write', function()
     local code = [[
       local ranks = require 'moonstill.base.ranks'.world()

@@ -318,7 +318,7 @@ end
 --- The number of this process among those it was launched with, which is known before it joins
 --- them.
 --- @return integer
-function M.number() return tonumber(os.getenv 'OMPI_COMM_WORLD_RANK') or 0 end
+function M.number() return math.max(0, C.ms_group_number()) end
 
 --- Whether this rank, which fails, is to say why: what goes wrong on one goes wrong on most, and
 --- one of them says it, the first one where it is among them. Takes a moment on the others.

@@ -16,12 +16,12 @@ local terminal -- see core/prompt.h and core/launch.h
 local function status_of(why) return type(why) == 'table' and why.exit or ERROR end
 
 local function complain(text)
-  local message, number = printable(message_of(text)), tonumber(os.getenv 'OMPI_COMM_WORLD_RANK')
+  local message, number = printable(message_of(text)), require 'moonstill.C'.ms_group_number()
   io.stdout:flush()
-  if number and number > 0 then io.stderr:write('moonstill: ', message, '\n') end -- its log, if any
-  if number and number > 0 and status_of(text) >= INTERRUPTED then return end -- as rank 0 does
-  if number and not require 'moonstill.base.ranks'.says_why() then return end
-  if number and number > 0 then
+  if number > 0 then io.stderr:write('moonstill: ', message, '\n') end -- its log, if any
+  if number > 0 and status_of(text) >= INTERRUPTED then return end -- as rank 0 does
+  if number >= 0 and not require 'moonstill.base.ranks'.says_why() then return end
+  if number > 0 then
     terminal.rank_say(('moonstill: rank %d: %s'):format(number, message))
   else
     io.stderr:write(screen.wrapped(2, 'moonstill: ' .. message, 2), '\n')
@@ -160,7 +160,8 @@ end
 -- A rank that has failed ends the others, which would wait for it. One that was asked to end has
 -- been so with all others.
 local function end_ranks(status)
-  if status == OK or status >= INTERRUPTED or not os.getenv 'OMPI_COMM_WORLD_SIZE' then return end
+  if status == OK or status >= INTERRUPTED then return end
+  if require 'moonstill.C'.ms_group_number() < 0 then return end
   require 'moonstill.base.ranks'.abort(status)
 end
 

@@ -113,7 +113,7 @@ function M.run(prompt, args)
   if ALONE[args[first]] then
     exit(2, ('-n: moonstill %s works in one process: without -n'):format(args[first]))
   end
-  if os.getenv 'OMPI_COMM_WORLD_SIZE' then
+  if C.ms_group_number() >= 0 then
     exit(2, '-n: this is a rank already; mpirun alone gives the number of ranks')
   end
   local mpirun = find_mpirun()
