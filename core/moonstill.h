@@ -738,8 +738,16 @@ ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tenso
  * whole. What was at `path` is removed if it is a checkpoint and nothing else; or else set aside. All
  * ranks of the optimiser's group, and those over which the model is cut, write it together, each its part
  * of every file, and read it so: it is the same however they lie, and any other layout goes on from it. */
-ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
+ms_status ms_checkpoint_write(const char *path, const ms_model *model, ms_optimizer *opt,
                               const char *state);
+/* The same while training goes on: a thread writes this rank's part from the model's and the optimiser's own
+ * memory, and whoever is about to change that (a step of the optimiser) waits until it was read. Passes
+ * go on. One at a time; what is not ended is given up when the optimiser is freed. */
+ms_status ms_checkpoint_begin(const char *path, const ms_model *model, ms_optimizer *opt,
+                              const char *state);
+/* All ranks call it: puts the checkpoint in its place once each has written its part, for which it waits if
+ * it is told to; until then *pending is 1. *waited: seconds that changes have waited since it began. */
+ms_status ms_checkpoint_end(ms_optimizer *opt, int wait, int32_t *pending, double *waited);
 /* The newest complete checkpoint below `path`: *found is its folder, or NULL. Damaged ones are passed
  * over with a warning; one that cannot be read just now is an error. */
 ms_status ms_checkpoint_find(const char *path, char **found);

@@ -16,6 +16,11 @@ static ms_status give(ms_group *g, void *data, int64_t bytes, int32_t root) {
   return g->size > 1 ? g->ops->broadcast(g, NULL, data, MS_U8, bytes, root, NULL) : MS_OK;
 }
 
+ms_status ms_team_most(const ms_team *t, int32_t *x) {
+  MS_TRY(most(t->parts, x));
+  return most(t->same, x);
+}
+
 /* The rank `root` of the team is in one group of parts: what that one has is what the second call gives. */
 static ms_status give_all(const ms_team *t, void *data, int64_t bytes, int32_t root) {
   MS_TRY(give(t->parts, data, bytes, root % t->parts->size));
@@ -31,8 +36,7 @@ ms_status ms_team_agree(const ms_team *t, ms_status st) {
   int32_t size = ms_team_size(t), failed = st == MS_OK ? 0 : size - ms_team_rank(t);
   if (size == 1) return st;
   snprintf(text, sizeof text, "%s", st == MS_OK ? "" : ms_last_error());
-  MS_TRY(most(t->parts, &failed));
-  MS_TRY(most(t->same, &failed));
+  MS_TRY(ms_team_most(t, &failed));
   if (!failed) return MS_OK;
   int32_t first = size - failed;
   MS_TRY(give_all(t, text, sizeof text, first));

@@ -12,6 +12,8 @@ typedef struct ms_team {
 
 int32_t ms_team_rank(const ms_team *team);
 int32_t ms_team_size(const ms_team *team);
+/* The largest number of all. */
+ms_status ms_team_most(const ms_team *team, int32_t *x);
 /* As ms_group_agree. */
 ms_status ms_team_agree(const ms_team *team, ms_status st);
 /* What the first rank has, for all. */

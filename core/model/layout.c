@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../base/json.h"
 #include "../base/memory.h"
@@ -353,7 +354,22 @@ static ms_changes *changes_of(ms_model *m, const ms_parameter *p) {
   return p->w == m->head.w ? &m->head_changes : &m->changes;
 }
 
-void ms_model_change(ms_model *m, const ms_parameter *p) { atomic_fetch_add(changes_of(m, p), 1); }
+void ms_model_wait(ms_model *m) {
+  if (!atomic_load(&m->being_read)) return;
+  double since = ms_clock();
+  while (atomic_load(&m->being_read)) usleep(200);
+  m->waited += ms_clock() - since;
+}
+
+ms_status ms_model_check_read(const ms_model *m) {
+  if (atomic_load(&m->being_read) != MS_READ_STOP) return MS_OK;
+  return MS_FAIL(MS_EGROUP, "model: what is being saved is given up");
+}
+
+void ms_model_change(ms_model *m, const ms_parameter *p) {
+  ms_model_wait(m);
+  atomic_fetch_add(changes_of(m, p), 1);
+}
 
 int64_t ms_model_changes(const ms_model *m) {
   return atomic_load(&m->changes) + atomic_load(&m->head_changes);
@@ -378,6 +394,7 @@ ms_status ms_model_parameter(ms_model *m, int32_t i, ms_tensor **weight) {
   MS_REQUIRE(i >= 0 && i < m->parameters, "model: parameter %d of %d", i, m->parameters);
   const ms_parameter *p = &m->parameter[i];
   MS_TRY(ms_weights_settle(m));
+  ms_model_wait(m); /* whoever has it may write */
   MS_TRY(ms_tensor_wrap(m->dev, m->dtype, p->rank, p->shape, p->w, changes_of(m, p), release_weight,
                         m, weight));
   atomic_fetch_add(&m->views, 1);

@@ -140,8 +140,10 @@ struct ms_model {
   ms_slice embed, norm, head;
   void *weight_arena; /* trained parameters in order, then frozen ones */
   size_t weight_bytes;
-  _Atomic int views;     /* tensors that share the weights' memory */
-  float *gradient_arena; /* NULL when not training; at each place that of the weight there */
+  _Atomic int views;      /* tensors that share the weights' memory */
+  _Atomic int being_read; /* by a thread, which saves them while passes go on: see ms_model_wait */
+  double waited;          /* seconds that changes of weights have waited for it */
+  float *gradient_arena;  /* NULL when not training; at each place that of the weight there */
   size_t gradient_bytes;
   int64_t bucket_bytes;       /* as in gradients.h; 0: as many as are enough */
   struct ms_buckets *buckets; /* NULL while nobody has summed gradients */
@@ -174,7 +176,13 @@ void ms_model_release(ms_model *model); /* the last one frees */
 /* What the embedding is multiplied by. */
 float ms_embed_scale(const ms_model *model);
 void ms_model_head(const ms_model *model, ms_head_weights *head);
-/* Before parameter p is written. */
+/* Weights, and an optimiser's memory, may be saved by a thread while passes go on. Whoever is about to
+ * change them waits for it. MS_READ_STOP has it give up. */
+enum { MS_READ_NONE, MS_READ, MS_READ_STOP };
+void ms_model_wait(ms_model *model);
+/* An error once it is to give up. */
+ms_status ms_model_check_read(const ms_model *model);
+/* Before parameter p is written: waits. */
 void ms_model_change(ms_model *model, const ms_parameter *p);
 /* A number that is another one once any weight may have changed. */
 int64_t ms_model_changes(const ms_model *model);
@@ -185,13 +193,15 @@ struct ms_stored;
 ms_status ms_model_read(ms_model *model, int32_t i, const struct ms_safetensors *file,
                         const struct ms_stored *stored);
 
-/* save.c: a model folder's files, into a folder that a team fills (a save, a checkpoint), each rank its
- * part of them; carry, dtype and shard_bytes as in ms_model_save. Whether all ranks did theirs. */
+/* save.c: a model folder's files, into a folder that a team fills (a save, a checkpoint); carry, dtype and
+ * shard_bytes as in ms_model_save. First one rank makes them, all but the tensors; then each puts its part
+ * of these. */
 struct ms_folder;
 struct ms_team;
-ms_status ms_model_write(const ms_model *model, const struct ms_team *team,
-                         const struct ms_folder *folder, const char *carry, int dtype,
-                         int64_t shard_bytes);
+ms_status ms_model_make_files(const ms_model *model, const struct ms_folder *folder,
+                              const char *carry, int dtype, int64_t shard_bytes);
+ms_status ms_model_put(const ms_model *model, const struct ms_team *team,
+                       const struct ms_folder *folder, int dtype, int64_t shard_bytes);
 /* What of parameter i this rank of the team writes, of all that those have which have the same. */
 void ms_model_turn(const ms_model *model, const struct ms_team *team, int32_t i, int64_t *from,
                    int64_t *count);

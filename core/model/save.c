@@ -175,6 +175,7 @@ static ms_status put_parameter(ms_writing *w, const ms_model *m, const ms_team *
   int64_t from, count;
   ms_model_turn(m, team, i, &from, &count);
   int n = ms_share_pieces(m, i, from, count, piece);
+  MS_TRY(ms_model_check_read(m));
   for (int k = 0; k < n; k++) {
     const char *x = (const char *)m->parameter[i].w + (size_t)piece[k].at * ms_dtype_size(m->dtype);
     if (piece[k].owned) MS_TRY(ms_safetensors_put(w, t, &piece[k].rows, m->dev, x, m->dtype));
@@ -293,28 +294,39 @@ static ms_status write_rest(const ms_model *m, const ms_folder *folder, const ch
   return carry_files(m, folder, carry);
 }
 
-static ms_status prepare(const ms_model *m, int dtype, int64_t shard_bytes, plan *p) {
-  MS_REQUIRE(dtype == MS_F32 || dtype == MS_BF16 || dtype == MS_F16,
-             "model: cannot be saved as dtype %d", dtype);
+static ms_status prepare(const ms_model *m, int *dtype, int64_t shard_bytes, plan *p) {
+  *p = (plan){0};
+  if (*dtype == -1) *dtype = m->stored;
+  MS_REQUIRE(*dtype == MS_F32 || *dtype == MS_BF16 || *dtype == MS_F16,
+             "model: cannot be saved as dtype %d", *dtype);
   MS_REQUIRE(shard_bytes >= 0, "model: shards of %lld bytes", (long long)shard_bytes);
-  MS_TRY(ms_weights_settle(m));
-  return make_plan(m, dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD, p);
+  return make_plan(m, *dtype, shard_bytes ? shard_bytes : DEFAULT_SHARD, p);
 }
 
-ms_status ms_model_write(const ms_model *m, const ms_team *team, const ms_folder *folder,
-                         const char *carry, int dtype, int64_t shard_bytes) {
-  plan p = {0};
-  if (dtype == -1) dtype = m->stored;
-  ms_status st = prepare(m, dtype, shard_bytes, &p);
-  if (st == MS_OK && !ms_team_rank(team)) st = write_rest(m, folder, carry, dtype, &p);
-  st = ms_team_agree(team, st);
-  if (st == MS_OK) st = ms_team_agree(team, each_shard(folder, m, team, &p, 1));
-  ms_free(p.tensor);
-  ms_free(p.shard);
+static void free_plan(plan *p) {
+  ms_free(p->tensor);
+  ms_free(p->shard);
+}
+
+ms_status ms_model_make_files(const ms_model *m, const ms_folder *folder, const char *carry,
+                              int dtype, int64_t shard_bytes) {
+  plan p;
+  ms_status st = prepare(m, &dtype, shard_bytes, &p);
+  if (st == MS_OK) st = write_rest(m, folder, carry, dtype, &p);
+  free_plan(&p);
   return st;
 }
 
-/* Whether a file is one that ms_model_write may have written. */
+ms_status ms_model_put(const ms_model *m, const ms_team *team, const ms_folder *folder, int dtype,
+                       int64_t shard_bytes) {
+  plan p;
+  ms_status st = prepare(m, &dtype, shard_bytes, &p);
+  if (st == MS_OK) st = each_shard(folder, m, team, &p, 1);
+  free_plan(&p);
+  return st;
+}
+
+/* Whether a file is one that ms_model_make_files may have written. */
 static int is_ours(const char *name, size_t n) {
   static const char *const made[] = {"config.json", "generation_config.json", "model.safetensors",
                                      "model.safetensors.index.json", NULL};
@@ -374,8 +386,11 @@ ms_status ms_model_save(const ms_model *model, ms_group *same, const char *path,
   ms_folder folder;
   MS_REQUIRE(model && path, "model: no model or no path to save");
   ms_team team = {.same = same ? same : ms_group_self(), .parts = model->share.group};
-  ms_status st = ms_team_rank(&team) ? MS_OK : ms_model_save_check(path);
+  ms_status st = ms_weights_settle(model);
+  if (st == MS_OK && !ms_team_rank(&team)) st = ms_model_save_check(path);
   MS_TRY(ms_together_begin(&team, st, path, &folder));
-  st = ms_model_write(model, &team, &folder, carry, dtype, shard_bytes);
+  if (!ms_team_rank(&team)) st = ms_model_make_files(model, &folder, carry, dtype, shard_bytes);
+  st = ms_team_agree(&team, st);
+  if (st == MS_OK) st = ms_model_put(model, &team, &folder, dtype, shard_bytes);
   return ms_together_end(&team, st, &folder, ms_model_save_check);
 }

@@ -5,6 +5,8 @@
  * hash is its first entry: of the text that it is without that entry. */
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +82,7 @@ static ms_status put_moment(ms_writing *w, const ms_optimizer *opt, const ms_tea
   from = first;
   if (!opt->shares) ms_model_turn(opt->model, team, i, &from, &count);
   const float *x = ms_optimizer_at(opt, arena_of(opt, a), p);
+  MS_TRY(ms_model_check_read(opt->model));
   int n = ms_share_pieces(opt->model, i, from, count, piece);
   for (int k = 0; k < n; k++)
     if (piece[k].owned)
@@ -88,8 +91,8 @@ static ms_status put_moment(ms_writing *w, const ms_optimizer *opt, const ms_tea
   return MS_OK;
 }
 
-static ms_status put_moments(ms_writing *w, const ms_optimizer *opt, const ms_team *team,
-                             const stored_arenas *all) {
+static ms_status put_arenas(ms_writing *w, const ms_optimizer *opt, const ms_team *team,
+                            const stored_arenas *all) {
   const ms_storing *t = all->tensor;
   for (int a = 0; a < ARENAS; a++)
     for (int32_t i = 0; i < opt->model->parameters && arena_of(opt, a); i++)
@@ -97,27 +100,43 @@ static ms_status put_moments(ms_writing *w, const ms_optimizer *opt, const ms_te
   return MS_OK;
 }
 
-static ms_status put_own(const ms_optimizer *opt, const ms_team *team, stored_arenas *all,
-                         const char *path, const char *steps) {
-  ms_writing *w;
-  MS_TRY(ms_safetensors_join(path, all->n, all->tensor, "steps", steps, &w));
-  return ms_safetensors_end(w, put_moments(w, opt, team, all));
+/* The optimiser's file: its tensors, its path, its one fact. */
+typedef struct moments_file {
+  stored_arenas all;
+  char *path, steps[32];
+} moments_file;
+
+static ms_status list_file(const ms_optimizer *opt, const ms_folder *folder, moments_file *f) {
+  *f = (moments_file){.path = NULL};
+  snprintf(f->steps, sizeof f->steps, "%" PRId64, opt->steps);
+  MS_TRY(ms_folder_file(folder, OPTIMIZER, &f->path));
+  return list_tensors(opt, &f->all);
 }
 
-/* Whether all ranks wrote their part. */
-static ms_status write_optimizer(const ms_optimizer *opt, const ms_team *team,
-                                 const ms_folder *folder) {
-  stored_arenas all = {0};
-  char *path = NULL, steps[32];
-  snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-  ms_status st = list_tensors(opt, &all);
-  if (st == MS_OK) st = ms_folder_file(folder, OPTIMIZER, &path);
-  if (st == MS_OK && !ms_team_rank(team))
-    st = ms_safetensors_create(path, all.n, all.tensor, "steps", steps);
-  st = ms_team_agree(team, st);
-  if (st == MS_OK) st = ms_team_agree(team, put_own(opt, team, &all, path, steps));
-  ms_text_free(path);
-  free_list(&all);
+static void free_file(moments_file *f) {
+  ms_text_free(f->path);
+  free_list(&f->all);
+}
+
+static ms_status make_moments(const ms_optimizer *opt, const ms_folder *folder) {
+  moments_file f;
+  ms_status st = list_file(opt, folder, &f);
+  if (st == MS_OK) st = ms_safetensors_create(f.path, f.all.n, f.all.tensor, "steps", f.steps);
+  free_file(&f);
+  return st;
+}
+
+/* This rank's part of them. Once it is put the optimiser may go on. */
+static ms_status put_moments(const ms_optimizer *opt, const ms_team *team,
+                             const ms_folder *folder) {
+  moments_file f;
+  ms_writing *w = NULL;
+  ms_status st = list_file(opt, folder, &f);
+  if (st == MS_OK) st = ms_safetensors_join(f.path, f.all.n, f.all.tensor, "steps", f.steps, &w);
+  if (st == MS_OK) st = put_arenas(w, opt, team, &f.all);
+  atomic_store(&opt->model->being_read, MS_READ_NONE);
+  st = ms_safetensors_end(w, st);
+  free_file(&f);
   return st;
 }
 
@@ -433,26 +452,148 @@ static ms_status check_ours(const char *folder) {
 
 /* ---- the calls ---- */
 
-/* Whether all ranks did their part. */
-static ms_status fill(const ms_folder *folder, const ms_optimizer *opt, const ms_team *team,
-                      const char *state) {
-  MS_TRY(ms_model_write(opt->model, team, folder, NULL, -1, INT64_MAX));
-  MS_TRY(write_optimizer(opt, team, folder));
-  return ms_team_rank(team) ? MS_OK : write_state(folder, state);
-}
+/* A checkpoint that is being written. Its files are made; this rank puts its part of them, in a thread
+ * where training goes on meanwhile; then the first one commits. */
+typedef struct ms_snapshot {
+  ms_optimizer *opt;
+  ms_team team;
+  ms_folder folder;
+  char *state;
+  pthread_t thread;
+  int threaded;
+  _Atomic int done; /* this rank's part is written, or that has failed: `st` and `why` */
+  ms_status st;
+  char why[1024];
+} ms_snapshot;
 
 static ms_team team_of(const ms_optimizer *opt) {
   return (ms_team){.same = opt->group, .parts = opt->model->share.group};
 }
 
-ms_status ms_checkpoint_write(const char *path, const ms_model *model, const ms_optimizer *opt,
-                              const char *state) {
+static void free_snapshot(ms_snapshot *s) {
+  if (!s) return;
+  ms_text_free(s->state);
+  ms_free(s);
+}
+
+static ms_status new_snapshot(ms_optimizer *opt, const char *state, ms_snapshot **out) {
+  void *p;
+  MS_TRY(ms_weights_settle(opt->model));
+  MS_TRY(ms_alloc(sizeof(ms_snapshot), "checkpoint", &p));
+  *out = p;
+  (*out)->opt = opt;
+  (*out)->team = team_of(opt);
+  return ms_text_copy(state, strlen(state), &(*out)->state);
+}
+
+static ms_status make_files(const ms_snapshot *s) {
+  if (ms_team_rank(&s->team)) return MS_OK;
+  MS_TRY(ms_model_make_files(s->opt->model, &s->folder, NULL, -1, INT64_MAX));
+  return make_moments(s->opt, &s->folder);
+}
+
+/* All ranks: the files are made, or there is no snapshot. */
+static ms_status begin_snapshot(const char *path, ms_optimizer *opt, const char *state,
+                                ms_snapshot **out) {
+  const ms_team team = team_of(opt);
   ms_folder folder;
+  ms_snapshot *s = NULL;
+  ms_status st = ms_together_begin(&team, new_snapshot(opt, state, &s), path, &folder);
+  if (st == MS_OK) {
+    s->folder = folder;
+    st = ms_team_agree(&team, make_files(s));
+    if (st != MS_OK) ms_folder_abort(&s->folder);
+  }
+  if (st != MS_OK) free_snapshot(s);
+  *out = st == MS_OK ? s : NULL;
+  return st;
+}
+
+static void *put_parts(void *snapshot) {
+  ms_snapshot *s = snapshot;
+  s->st = ms_model_put(s->opt->model, &s->team, &s->folder, -1, INT64_MAX);
+  if (s->st == MS_OK) s->st = put_moments(s->opt, &s->team, &s->folder);
+  if (s->st != MS_OK) snprintf(s->why, sizeof s->why, "%s", ms_last_error());
+  atomic_store(&s->opt->model->being_read, MS_READ_NONE);
+  atomic_store(&s->done, 1);
+  return NULL;
+}
+
+/* Signals are for the thread that trains. */
+static void put_aside(ms_snapshot *s) {
+  sigset_t all, before;
+  sigfillset(&all);
+  atomic_store(&s->opt->model->being_read, MS_READ);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  s->threaded = !pthread_create(&s->thread, NULL, put_parts, s);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (!s->threaded) put_parts(s);
+}
+
+static void join_thread(ms_snapshot *s) {
+  if (s->threaded) pthread_join(s->thread, NULL);
+  s->threaded = 0;
+}
+
+/* All ranks: waits for their parts, and commits. */
+static ms_status end_snapshot(ms_snapshot *s) {
+  join_thread(s);
+  ms_status st = s->st == MS_OK ? MS_OK : MS_FAIL(s->st, "%s", s->why);
+  st = ms_team_agree(&s->team, st);
+  if (st == MS_OK && !ms_team_rank(&s->team)) st = write_state(&s->folder, s->state);
+  st = ms_together_end(&s->team, st, &s->folder, check_ours);
+  free_snapshot(s);
+  return st;
+}
+
+void ms_snapshot_abort(ms_snapshot *s) {
+  if (!s) return;
+  int reads = MS_READ;
+  atomic_compare_exchange_strong(&s->opt->model->being_read, &reads, MS_READ_STOP);
+  join_thread(s);
+  ms_folder_abort(&s->folder);
+  free_snapshot(s);
+}
+
+static ms_status check_call(const char *path, const ms_model *model, const ms_optimizer *opt,
+                            const char *state) {
   MS_REQUIRE(path && model && opt && state, "checkpoint: path, model, optimizer or state missing");
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
-  ms_team team = team_of(opt);
-  MS_TRY(ms_together_begin(&team, ms_weights_settle(model), path, &folder));
-  return ms_together_end(&team, fill(&folder, opt, &team, state), &folder, check_ours);
+  MS_REQUIRE(!opt->snapshot, "checkpoint: one is being written: end that first");
+  return MS_OK;
+}
+
+ms_status ms_checkpoint_write(const char *path, const ms_model *model, ms_optimizer *opt,
+                              const char *state) {
+  ms_snapshot *s;
+  MS_TRY(check_call(path, model, opt, state));
+  MS_TRY(begin_snapshot(path, opt, state, &s));
+  put_parts(s);
+  return end_snapshot(s);
+}
+
+ms_status ms_checkpoint_begin(const char *path, const ms_model *model, ms_optimizer *opt,
+                              const char *state) {
+  MS_TRY(check_call(path, model, opt, state));
+  MS_TRY(begin_snapshot(path, opt, state, &opt->snapshot));
+  opt->model->waited = 0;
+  put_aside(opt->snapshot);
+  if (model->views || opt->refs > 1) ms_model_wait(opt->model); /* who has a view may write */
+  return MS_OK;
+}
+
+ms_status ms_checkpoint_end(ms_optimizer *opt, int wait, int32_t *pending, double *waited) {
+  MS_REQUIRE(opt && pending && waited, "checkpoint: no optimizer, or nowhere to say how it is");
+  ms_snapshot *s = opt->snapshot;
+  *pending = 0;
+  *waited = opt->model->waited;
+  if (!s) return MS_OK;
+  int32_t open = !wait && !atomic_load(&s->done);
+  MS_TRY(ms_team_most(&s->team, &open));
+  *pending = open;
+  if (open) return MS_OK;
+  opt->snapshot = NULL;
+  return end_snapshot(s);
 }
 
 /* The number at the end of "step-00000120"; -1 for other names. */
@@ -559,6 +700,7 @@ ms_status ms_checkpoint_read(const char *path, ms_model *model, ms_optimizer *op
   json_t *all = NULL;
   *state = NULL;
   MS_REQUIRE(opt->model == model, "checkpoint: the optimizer is another model's");
+  MS_REQUIRE(!opt->snapshot, "checkpoint: one is being written: end that first");
   ms_team team = team_of(opt);
   ms_status st = ms_team_agree(&team, check_folder(path, &team, &all));
   if (st == MS_OK) st = ms_team_agree(&team, read_folder(path, model, opt, all, state));

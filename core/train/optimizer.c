@@ -188,6 +188,7 @@ fail:
 
 void ms_optimizer_free(ms_optimizer *opt) {
   if (!opt || atomic_fetch_sub(&opt->refs, 1) > 1) return;
+  ms_snapshot_abort(opt->snapshot);
   ms_device *dev = opt->model->dev;
   size_t bytes = opt->count * sizeof(float);
   ms_device_free(dev, opt->first, bytes);
@@ -244,6 +245,7 @@ ms_status ms_optimizer_step(ms_optimizer *opt, double lr, double *grad_norm, int
   double scale = clip > 0 && norm > clip ? clip / norm : 1;
   int fits = norm * scale <= MAX_NORM; /* false for NaN, too */
   if (fits) {
+    ms_model_wait(m);
     opt->steps++;
     MS_TRY(update(opt, lr, scale));
     if (opt->shares) MS_TRY(ms_weights_gather(m));
@@ -294,13 +296,14 @@ static ms_status gather_moment(const ms_optimizer *opt, float *arena, const ms_p
 }
 
 ms_status ms_optimizer_moment(ms_optimizer *opt, int32_t i, int second, ms_tensor **moment) {
-  const ms_model *m = opt->model;
+  ms_model *m = opt->model;
   *moment = NULL;
   MS_REQUIRE(i >= 0 && i < m->parameters, "optimizer: parameter %d of %d", i, m->parameters);
   const ms_parameter *p = &m->parameter[i];
   MS_REQUIRE(p->g, "optimizer: parameter %s is frozen", p->name);
   float *arena = second ? opt->second : opt->first;
   if (!has_all(opt) && opt->group->size > 1) return gather_moment(opt, arena, p, moment);
+  ms_model_wait(m); /* whoever has it may write */
   float *at = ms_optimizer_at(opt, arena, p);
   MS_TRY(ms_tensor_wrap(m->dev, MS_F32, p->rank, p->shape, at, NULL, release, opt, moment));
   atomic_fetch_add(&opt->refs, 1);

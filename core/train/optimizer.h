@@ -12,16 +12,20 @@ struct ms_optimizer {
   ms_model *model; /* retained */
   ms_group *group; /* over which gradients are summed; it makes steps and checkpoints together */
   ms_adamw_options options;
-  int64_t steps;         /* updates made */
-  int shares;            /* the model's buckets say which parts are this rank's */
-  size_t count;          /* elements of an arena */
-  float *first, *second; /* moments */
-  float *master;         /* f32 weights of a bf16 model; NULL for f32 */
-  int64_t blocks;        /* of owned gradients, each with a sum of squares */
-  double *squares;       /* [blocks] on the device */
-  double *square;        /* [blocks] on the host */
-  _Atomic int refs;      /* the handle, and views of moments */
+  int64_t steps;                /* updates made */
+  int shares;                   /* the model's buckets say which parts are this rank's */
+  size_t count;                 /* elements of an arena */
+  float *first, *second;        /* moments */
+  float *master;                /* f32 weights of a bf16 model; NULL for f32 */
+  int64_t blocks;               /* of owned gradients, each with a sum of squares */
+  double *squares;              /* [blocks] on the device */
+  double *square;               /* [blocks] on the host */
+  _Atomic int refs;             /* the handle, and views of moments */
+  struct ms_snapshot *snapshot; /* a checkpoint that is being written while training goes on */
 };
+
+/* checkpoint.c: gives it up, on this rank alone; NULL is fine. */
+void ms_snapshot_abort(struct ms_snapshot *snapshot);
 
 /* Which elements of this rank's part of a trained parameter it updates: from .. from + count. */
 void ms_optimizer_part(const ms_optimizer *opt, const ms_parameter *p, int64_t *from,

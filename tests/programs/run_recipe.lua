@@ -72,7 +72,7 @@ M.schema = { output = 'out', teacher = 'one', epochs = 2, validate = 0, dtype = 
   batch = { tokens = 120, micro_tokens = 60 }, kd = { target = 'logits', temperature = 2 },
   optim = { lr = 0.01, warmup = 3, clip = 1, weight_decay = 0.1, max_skips = 5,
     shard = ms.one_of { 'none', 'optimizer' } },
-  checkpoint = { every = 4, keep = 2 }, samples = 60,
+  checkpoint = { every = 4, keep = 2, aside = false }, samples = 60,
   shift = 0, weightless = false,
   itself = false } -- whether the run validates by itself
 -- What disturbs some steps: no part of the run's settings.

@@ -217,6 +217,18 @@ describe('a run of several ranks', function()
     same_bytes(finished(2, folder .. '/unlimited'), output)
   end)
 
+  it('saves while it goes on, and is the same run: killed after a step, it has the checkpoint before', function()
+    local output, plain = folder .. '/aside', folder .. '/waiting'
+    local status, _, err = run('-n', 2, RECIPE, 'output=' .. output, 'checkpoint.aside=true', 'kill_at=10')
+    assert.is_true(status ~= 0)
+    assert.equal('step-00000004\nstep-00000008\n', select(2, tools.run('ls ' .. output .. '/checkpoints')), err)
+    _, err = finished(2, output, 'checkpoint.aside=true')
+    tools.says('resumed after step 8', err)
+    same_bytes(finished(2, plain), output)
+    local files = 'cd %s && find . -type f | LC_ALL=C sort'
+    assert.equal(select(2, tools.run(files:format(plain))), select(2, tools.run(files:format(output))))
+  end)
+
   it('ends when one rank is killed, and then goes on, bit for bit', function()
     local output, since = folder .. '/killed', os.time()
     local whole = finished(2, folder .. '/whole')

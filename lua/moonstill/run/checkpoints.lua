@@ -21,6 +21,8 @@ local M = {}
 M.options = schema.new('checkpoints', {
   every = schema.option(200, 'steps between checkpoints; 0: at the end only', 'integer >= 0'),
   keep = schema.option(2, 'checkpoints kept', 'integer >= 0'),
+  aside = schema.option('auto', 'written while the next step is learnt; auto: where it has 64 MB',
+    'auto|boolean'),
 })
 
 local out = ffi.new 'char *[1]' -- scratch, read at once

@@ -99,10 +99,13 @@ local function file_size(sizes)
     .. 'raise the limit'):format(progress.bytes(most), progress.bytes(bytes)), 0)
 end
 
---- An error when the disk has no room for the next checkpoint.
+--- An error when the disk has no room for the next checkpoint; otherwise its bytes.
+--- @return number
 function M.room(run)
   local sizes = sizes_of(run)
-  run.ranks:write(room, run, sizes.weights + sizes.moments, 'a checkpoint')
+  local bytes = sizes.weights + sizes.moments
+  run.ranks:write(room, run, bytes, 'a checkpoint')
+  return bytes
 end
 
 -- Of the rank that writes.

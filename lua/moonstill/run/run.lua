@@ -82,8 +82,7 @@ local class = strict.class('run', methods, { activations = true, away = true, ca
   closed = true, finished = true, fingerprint = true, id = true, last_validations = true,
   lock = true, locked = true, messages = true, metrics = true, noted = true, optimizer = true,
   plan = true, planned = true, quiet = true, schedules = true, schedule_names = true,
-  timeline = true, total_before = true,
-  validation = true },
+  timeline = true, total_before = true, validation = true, writing = true },
   { 'state', 'step', 'output', 'student_path', 'student', 'data', 'cfg' })
 
 function class:__tostring()
@@ -191,7 +190,9 @@ local function after_step(run)
   local state = run.state
   -- weights that give no sound loss are not worth keeping
   local due = run.every > 0 and state.step % run.every == 0 and state.ruined == 0
-  if state.step > run.saved and (due or json.unfit(state, 'run.state')) then run:checkpoint() end
+  if state.step > run.saved and (due or json.unfit(state, 'run.state')) then
+    run:due_checkpoint()
+  end
   local signal = run.ranks:first(C.ms_interrupted())
   if signal == 0 then return end
   run:checkpoint()
@@ -271,25 +272,69 @@ function methods:set_aside_after(step) checkpoints.set_aside_after(self, step) e
 --- @package
 function methods:checkpoint_path(step) return ('%s/step-%08d'):format(self.checkpoints, step) end
 
+-- Once the checkpoint of a step is there. What it cannot hold ends the run.
+local function is_saved(run, step, unfit)
+  run.saved = step
+  checkpoints.prune(run)
+  if not unfit then return end
+  run:close()
+  error(('run: %s, which a checkpoint cannot hold; step %d is saved without it in %s')
+    :format(unfit, step, run:checkpoint_path(step)), 0)
+end
+
+local NOTICEABLE = 0.5 -- seconds that training waited, from which on it is said
+
+--- Puts a checkpoint that is being written in its place, if it is done; `wait`: once it is.
+--- @package
+--- @param wait boolean
+function methods:finish_checkpoint(wait)
+  local begun, since = self.writing, C.ms_clock()
+  if not begun then return end
+  local there, waited = self.optimizer:finish_write(wait)
+  local now = C.ms_clock()
+  begun.spent = begun.spent + now - since
+  if not there then return end
+  self.writing = nil
+  is_saved(self, begun.step)
+  local stall = begun.spent + waited
+  if stall < NOTICEABLE then return end
+  self:say(('checkpoint of step %d: training waited for %.1f of the %.1f seconds that it took')
+    :format(begun.step, stall, now - begun.since))
+end
+
+-- Whether a checkpoint of so many bytes is written while the next step is learnt.
+local function goes_aside(run, bytes)
+  if run.aside == 'auto' then return bytes >= 64e6 end
+  return run.aside
+end
+
+-- `now`: it is to be there when this returns.
+local function write_checkpoint(run, now)
+  if run.away then return end
+  run:finish_checkpoint(true)
+  local state, since = run.state, C.ms_clock()
+  if run.saved == state.step then return end
+  soundness.check_weights(run)
+  folder.hold(run)
+  local bytes = preflight.room(run)
+  local all, unfit = checkpoints.encode(run)
+  local path = run:checkpoint_path(state.step)
+  if now or unfit or not goes_aside(run, bytes) then
+    run.optimizer:write(path, run.student, all)
+    return is_saved(run, state.step, unfit)
+  end
+  run.optimizer:begin_write(path, run.student, all)
+  run.writing = { step = state.step, since = since, spent = C.ms_clock() - since }
+end
+
 --- Saves everything the run needs to go on; older checkpoints than the last few are removed. It
 --- happens by itself every `checkpoint.every` steps. What `run.state` has that JSON cannot hold is
 --- an error once all the rest is saved; it is looked for after every step.
-function methods:checkpoint()
-  if self.away then return end
-  local state = self.state
-  if self.saved == state.step then return end
-  soundness.check_weights(self)
-  folder.hold(self)
-  preflight.room(self)
-  local all, unfit = checkpoints.encode(self)
-  self.optimizer:write(self:checkpoint_path(state.step), self.student, all)
-  self.saved = state.step
-  checkpoints.prune(self)
-  if not unfit then return end
-  self:close()
-  error(('run: %s, which a checkpoint cannot hold; step %d is saved without it in %s')
-    :format(unfit, state.step, self:checkpoint_path(state.step)), 0)
-end
+function methods:checkpoint() write_checkpoint(self, true) end
+
+--- The same, which may go on while the next step is learnt, until its update.
+--- @package
+function methods:due_checkpoint() write_checkpoint(self, false) end
 
 local function open_schedules(run, given)
   run.schedules = {}
@@ -335,7 +380,8 @@ local function new_run(cfg, o, options)
     student_path = cfg.output .. '/student', saved = 0, validated = {}, part = {}, ranks = of,
     grid = grid, others = grid:others(), carriers = {},
     fingerprint = data.fingerprint and data:fingerprint(),
-    every = o.checkpoint.every, keep = o.checkpoint.keep, max_skips = o.optim.max_skips,
+    every = o.checkpoint.every, keep = o.checkpoint.keep, aside = o.checkpoint.aside,
+    max_skips = o.optim.max_skips,
     quiet = options.quiet, batch_size = o.batch }, class)
   run.progress = progress.new(of, { quiet = options.quiet, send = others.printer(run) })
   if not grid.holds then run.away = others.new(run) end
@@ -497,8 +543,8 @@ function methods:close()
   if not self.locked then return end
   steps.drop_batches(self.step)
   self.progress:finish()
-  if self.optimizer then self.optimizer:free() end
-  self.optimizer = nil
+  if self.optimizer then self.optimizer:free() end -- and with it what is being written
+  self.optimizer, self.writing = nil, nil
   folder.give_back(self)
   timeline.drop(self)
   open_outputs[self.output] = nil

@@ -24,6 +24,8 @@ local string_out = ffi.new 'char *[1]'
 local norm = ffi.new 'double[1]'
 local skipped = ffi.new 'int32_t[1]'
 local bytes = ffi.new 'int64_t[3]'
+local pending = ffi.new 'int32_t[1]'
+local waited = ffi.new 'double[1]'
 
 --- A recipe's `optim`, of which AdamW takes what is its own.
 M.options = optim
@@ -109,6 +111,31 @@ function methods:write(path, model, state)
   local began = C.ms_trace_begin()
   check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
   C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
+end
+
+--- Begins to write the same while training goes on: passes do, and the next step waits until its
+--- memory was read. `finish_write` puts it in its place.
+--- @param path string
+--- @param model ms_model the optimiser's
+--- @param state string
+function methods:begin_write(path, model, state)
+  local p, of = pointer(self), handles.pointer('model', model)
+  check.path('optimizer:begin_write', path)
+  local began = C.ms_trace_begin()
+  check(C.ms_checkpoint_begin(path, of, p, check.text('optimizer:begin_write', 'state', state)))
+  C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
+end
+
+--- Puts what `begin_write` has begun in its place, if every rank has written its part. All ranks
+--- call it.
+--- @param wait boolean whether to wait for that
+--- @return boolean # whether it is there, or nothing was begun
+--- @return number # seconds that steps have waited for it
+function methods:finish_write(wait)
+  local began = C.ms_trace_begin()
+  check(C.ms_checkpoint_end(pointer(self), wait and 1 or 0, pending, waited))
+  C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
+  return pending[0] == 0, waited[0]
 end
 
 --- Puts model and optimiser into the state of a checkpoint; returns its text of JSON.

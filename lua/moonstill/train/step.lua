@@ -112,6 +112,7 @@ function methods:learnt(batch)
 end
 
 local function next_batch(self)
+  self.run:finish_checkpoint(false)
   self.at = self.at + 1
   return self.batches[self.at]
 end
@@ -294,6 +295,7 @@ function methods:update()
   end
   self.loss = self.tally:loss()
   self.skipped, self.grad_norm = false, 0
+  run:finish_checkpoint(true)
   if self.tally:empty() then
     run.student:zero_gradients()
   else
