@@ -129,15 +129,20 @@ local function layout_of(grid)
   return { dp = grid.shape.dp, tp = grid.shape.tp, ranks = grid.ranks }
 end
 
--- The teacher's head on a rank that does not have the teacher.
-local function open_head(model, on)
+-- The teacher's head on a rank that does not have the teacher, or not all of it: cut where the
+-- student's is.
+local function open_head(model, run)
   local info = model:info()
   if type(info.path) ~= 'string' then
     fail('targets: hidden targets need the head of the teacher on the ranks of the student, which '
       .. 'is read from its folder, and it has none: save it and open that, or ask for topk')
   end
-  local o = ffi.new('ms_model_options', { dtype = DTYPE[info.dtype], head_only = 1 })
-  check.file(device.on(on, function(dev) return C.ms_model_open(dev, info.path, o, model_out) end))
+  local cut = run.grid.shape.tp > 1
+  local o = ffi.new('ms_model_options', { dtype = DTYPE[info.dtype], head_only = 1,
+    tp = cut and run.grid.tp.group or nil, vocab_cut = cut and run.student:info().vocab or 0 })
+  check.file(device.on(run.cfg.device or 'cpu', function(dev)
+    return C.ms_model_open(dev, info.path, o, model_out)
+  end))
   return model_out[0]
 end
 
@@ -147,10 +152,11 @@ local function width_of(o, info)
 end
 
 -- A carrier's core: `own` is the model of the teacher on this rank, if it is here.
-local function new_core(group, model, own, o, to, on)
+local function new_core(group, model, own, o, run)
   local head
-  local needs = o.target == 'hidden' and to.holds
-  if needs and not own then head = open_head(model, on) end
+  local needs = o.target == 'hidden' and run.grid.holds
+  local whole = own and model:grid().shape.tp == 1 and run.grid.shape.tp == 1
+  if needs and not whole then head = open_head(model, run) end
   local status = C.ms_transfer_new(group, targets.pack(o), width_of(o, model:info()),
     DTYPE[o.wire], needs and (head or own) or nil, out)
   if head then C.ms_model_free(head) end
@@ -159,13 +165,16 @@ local function new_core(group, model, own, o, to, on)
 end
 
 local function new_carrier(self, run, model, own, o)
+  if o.target == 'logits' and model:grid().shape.tp > 1 then
+    fail('targets: logits of a teacher that is cut over ranks (%s) do not come to other ranks: ask '
+      .. 'for hidden, which is the same', tostring(model:grid()))
+  end
   local channel = take_channel(model)
   local c = setmetatable({ channel = channel, model = model, own = own, options = o,
     from = model:grid(), to = run.grid, transfer = self, read = 0 }, carrier_class)
   o.wire = self.dtype
   c.plan = plans.new(layout_of(c.from), layout_of(c.to), c.from.world.size)
-  c.core = new_core(ranks.channels()[channel].group, model, own, o, c.to,
-    run.cfg.device or 'cpu')
+  c.core = new_core(ranks.channels()[channel].group, model, own, o, run)
   c.row_bytes = plans.row_bytes(o.target, width_of(o, model:info()),
     o.target == 'hidden' and o.dtype or o.wire)
   return c
