@@ -3,6 +3,7 @@ local ffi = require 'ffi'
 local exact = require 'moonstill.train.exact'
 local heads = require 'tests.support.heads'
 local json = require 'moonstill.base.json'
+local launched = require 'tests.support.launched'
 local models = require 'tests.support.models'
 local ms = require 'moonstill'
 local small = require 'tests.support.tokenizers'
@@ -293,5 +294,75 @@ describe('exact answers', function()
     assert.same({ 1, 1 }, { #questions, questions[1].sample })
     assert.same(chat:prompt 'x', questions[1].prompt)
     assert.same({ 97, 98, 99 }, questions[1].answer)
+  end)
+end)
+
+describe('ms.eval of several ranks', function()
+  if launched.missing then return it('is shared', function() pending(launched.missing) end) end
+
+  -- Each rank counts the samples and the prompts that it works on; the first one tells.
+  local CODE = [[
+    local ms, models = require 'moonstill', require 'tests.support.models'
+    local kd, generate = require 'moonstill.loss.kd', require 'moonstill.model.generate'
+    local world = require 'moonstill.base.ranks'.world()
+    local measured, asked = 0, 0
+    local run_parts, open = kd.run_parts, generate.open
+    kd.run_parts = function(...)
+      local results, parts = run_parts(...)
+      for _, part in ipairs(parts) do
+        if part[1].weight > 0 then measured = measured + 1 end
+      end
+      return results, parts
+    end
+    generate.open = function(model, prompts, ...)
+      asked = asked + #prompts
+      return open(model, prompts, ...)
+    end
+    local config = models.config { vocab_size = 304, max_position_embeddings = 256 }
+    local a, b, teacher = ms.model.create(config, 1, { dtype = 'f32' }), ms.model.create(config, 2, { dtype = 'f32' }),
+      ms.model.create(config, 3, { dtype = 'f32' })
+    local rows = {}
+    for i = 1, 11 do rows[i] = { prompt = 'say ' .. i, answer = ('word '):rep(i * i % 7 + 1) } end
+    local data = ms.dataset.open(rows, ms.chat.open(arg[1]), { quiet = true, cache = 'off' })
+    local report = ms.eval({ a, b }, data, { teacher = teacher, exact = 7, max_new = 5, quiet = true,
+      batch = { tokens = 40, micro_tokens = 40 } })
+    local function tell(x)
+      for _, key in ipairs(require 'moonstill.base.sorted'.keys(x)) do
+        if type(x[key]) == 'number' and not key:find 'second' then
+          io.write(key, ' ', ('%.17g'):format(x[key]), '\n')
+        end
+      end
+    end
+    for _, x in ipairs { report.students[1], report.students[2], report.teacher, report.differences[1] } do tell(x) end
+    local counts = {}
+    for rank = 0, world.size - 1 do
+      counts[rank + 1] = world:from(rank, measured) .. ' ' .. world:from(rank, asked)
+    end
+    print('counts ' .. table.concat(counts, ', '))]]
+
+  it('is that of one, and each has its part', function()
+    local function told(n)
+      local status, out, err = launched.run('-n', n, '-e', CODE, bytes)
+      assert.equal(0, status, err)
+      return out
+    end
+    local one, three = told(1), told(3)
+    local values, n = {}, 0
+    for key, value in one:match '^(.-)counts':gmatch '(%S+) (%S+)\n' do values[#values + 1] = { key, tonumber(value) } end
+    for key, value in three:match '^(.-)counts':gmatch '(%S+) (%S+)\n' do
+      n = n + 1
+      assert.equal(values[n][1], key)
+      -- sums in double over other orders of 11 samples
+      assert.is_true(math.abs(values[n][2] - tonumber(value)) <= 1e-12 * (1 + math.abs(values[n][2])),
+        ('%s: %.17g, %s'):format(key, values[n][2], value))
+    end
+    assert.equal(#values, n)
+    assert.is_true(n > 20)
+    local measured, asked = 0, 0
+    for m, a in three:match 'counts ([^\n]+)':gmatch '(%d+) (%d+)' do
+      assert.is_true(tonumber(m) > 0 and tonumber(m) < 33 and tonumber(a) > 0 and tonumber(a) < 21, three)
+      measured, asked = measured + m, asked + a
+    end
+    assert.same({ 33, 21 }, { measured, asked }) -- 3 models, 11 samples, 7 questions
   end)
 end)

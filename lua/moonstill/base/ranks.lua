@@ -117,6 +117,16 @@ end
 --- @return string|number|nil
 function methods:first(value) return self:from(0, value) end
 
+--- What each rank calls this with, in the order of ranks.
+--- @package
+--- @param value string|number|nil
+--- @return (string|number|nil)[]
+function methods:each(value)
+  local list = {}
+  for rank = 0, self.size - 1 do list[rank + 1] = self:from(rank, value) end
+  return list
+end
+
 --- Whether all ranks call this with the same.
 --- @param value string|number|nil
 --- @return boolean # the same on all
@@ -286,11 +296,6 @@ function M.machine()
   machine = machine or all:split(C.ms_group_machine(), all.rank)
   return machine
 end
-
---- Whether this rank does alone what others wait for, see `ranks:write`.
---- @package
---- @return boolean
-function M.is_writing() return writing end
 
 --- No ranks: what neither writes nor prints.
 --- @package

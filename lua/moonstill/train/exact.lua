@@ -100,6 +100,28 @@ local function generated(model, questions, how)
   return all
 end
 
+-- The answers of all ranks, each of which generates those of its part.
+local function generated_together(model, questions, how)
+  local all, costs, numbers, answers = model:grid().dp, {}, {}, {}
+  if all.size == 1 then return generated(model, questions, how) end
+  for i, question in ipairs(questions) do
+    costs[i], numbers[i] = #question.prompt + how.max_new, i
+  end
+  local mine, asked, words = all:share(numbers, costs), {}, {}
+  for k, i in ipairs(mine) do asked[k] = questions[i] end
+  for k, ids in ipairs(generated(model, asked, how)) do
+    words[k] = ('%d:%s;'):format(mine[k], table.concat(ids, ' '))
+  end
+  for _, text in ipairs(all:each(table.concat(words))) do
+    for i, ids in (text or ''):gmatch '(%d+):([%d ]*);' do
+      local answer = {}
+      for id in ids:gmatch '%d+' do answer[#answer + 1] = tonumber(id) end
+      answers[tonumber(i)] = answer
+    end
+  end
+  return answers
+end
+
 -- One answer beside the one of the data; nil where the pattern finds nothing in that.
 local function compared(question, ids, read, is_stop, pattern)
   local reference = read(question.answer)
@@ -125,8 +147,8 @@ function M.ask(model, chat, questions, how)
   local began, told, rows, is_stop = C.ms_clock(), { unmatched = 0, tokens = 0 }, {}, {}
   local stop = ends.union(chat.tokenizer:size(), model:ends(), chat.stop)
   for _, id in ipairs(stop) do is_stop[id] = true end
-  local answers = generated(model, questions, { max_new = how.max_new, together = how.together,
-    stop = stop, halt = how.halt, done = how.done })
+  local answers = generated_together(model, questions, { max_new = how.max_new,
+    together = how.together, stop = stop, halt = how.halt, done = how.done })
   told.seconds = C.ms_clock() - began
   if not answers then return nil, told end
   local read = generate.reader(model, chat.tokenizer)

@@ -77,20 +77,20 @@ function M.result(values, how)
 end
 
 -- What the student gives for a batch; `each` is told what each of its samples has of that.
-local function results_of(o, batch, terms)
+local function results_of(o, batch, terms, samples)
   if not o.each then return o.student:evaluate(batch, terms) end
   local results, parts = o.student:evaluate_parts(batch, terms)
-  o.each(parts)
+  if samples then o.each(parts, samples) end
   return results
 end
 
-local function evaluate_batch(o, how, batch, sums)
+local function evaluate_batch(o, how, batch, sums, samples)
   local terms, target = { kd.ce(1) }, nil
   if how then
     target = o.teacher:targets(batch, how)
     terms[2] = kd.term(target, 1, how)
   end
-  sums:add(terms, results_of(o, batch, terms))
+  sums:add(terms, results_of(o, batch, terms, samples))
   if target then target:free() end
 end
 
@@ -99,7 +99,7 @@ local function evaluate_samples(o, how, round, own, sums)
   local samples = own and round.list[own]
   local batch = samples and o.data:batch(samples) or batches.idle()
   if o.run then rounds.set(batch, round, own) end
-  local ok, why = pcall(evaluate_batch, o, how, batch, sums)
+  local ok, why = pcall(evaluate_batch, o, how, batch, sums, samples)
   if ok then round:finish() end
   batch:free()
   if not ok then error(why, 0) end

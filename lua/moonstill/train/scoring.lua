@@ -1,6 +1,7 @@
 --- Models that are open, measured on a data set: losses with their errors, exact answers, and the
 --- differences of models. `train/eval.lua` says what the numbers mean.
 
+local ffi = require 'ffi'
 local exact = require 'moonstill.train.exact'
 local generate = require 'moonstill.model.generate'
 local json = require 'moonstill.base.json'
@@ -9,7 +10,6 @@ local measuring = require 'moonstill.train.measuring'
 local objectives = require 'moonstill.loss.objectives'
 local patterns = require 'moonstill.text.pattern'
 local progress = require 'moonstill.base.progress'
-local ranks = require 'moonstill.base.ranks'
 local schema = require 'moonstill.base.schema'
 local sorted = require 'moonstill.base.sorted'
 local strict = require 'moonstill.base.strict'
@@ -71,22 +71,44 @@ local function measured_of(job, of)
   return kept
 end
 
+local function by_number(a, b) return a.number < b.number end
+
+-- The sums of all ranks' samples, in the order of the samples.
+local function of_all(all, list)
+  if all.size == 1 then return list end
+  local own, joined = ffi.new('double[?]', 3 * #list + 1), {}
+  for i, of in ipairs(list) do
+    own[3 * i - 3], own[3 * i - 2], own[3 * i - 1] = of.number, of.value, of.weight
+  end
+  for _, bytes in ipairs(all:each(ffi.string(own, 24 * #list))) do
+    local x = ffi.cast('const double *', ffi.cast('const char *', bytes))
+    for i = 0, #bytes / 24 - 1 do
+      joined[#joined + 1] = { number = x[3 * i], value = x[3 * i + 1], weight = x[3 * i + 2] }
+    end
+  end
+  table.sort(joined, by_number)
+  return joined
+end
+
 -- Measures a model; the sums of each sample are kept for the errors.
 local function measure_one(job, of)
   local measured, began, samples = measured_of(job, of), progress.clock(), {}
+  local all = of.model:grid().dp
   for name in sorted.pairs(measured) do samples[name] = {} end
-  local result, terms = measuring.measure { ranks = ranks.alone(), student = of.model,
+  local result, terms = measuring.measure { ranks = all, student = of.model,
     data = job.data, teacher = of.teacher, kd = of.teacher and job.kd, vocab = of.vocab,
     micro_tokens = job.micro_tokens, progress = job.progress, stop = job.halt,
-    each = function(parts)
+    each = function(parts, numbers)
       for name, from in sorted.pairs(measured) do
-        for _, part in ipairs(parts) do
+        for i, part in ipairs(parts) do
           local sums = part[from[1]]
-          table.insert(samples[name], { value = sums[from[2]], weight = sums.weight })
+          table.insert(samples[name], { number = numbers[i], value = sums[from[2]],
+            weight = sums.weight })
         end
       end
     end }
   if not result then job.halted() end
+  for name, list in sorted.pairs(samples) do samples[name] = of_all(all, list) end
   local entry = of.entry
   for name in sorted.pairs(measured) do
     entry[name] = rawget(result, name)
