@@ -350,8 +350,10 @@ void ms_model_head(const ms_model *m, ms_head_weights *head) {
                             .vocab_all = m->config.vocab};
 }
 
+/* The head is told by its place in the list: with no ids here it has no memory of its own. */
 static ms_changes *changes_of(ms_model *m, const ms_parameter *p) {
-  return p->w == m->head.w ? &m->head_changes : &m->changes;
+  int32_t head = m->config.tied ? 0 : m->parameters - 1;
+  return p == &m->parameter[head] ? &m->head_changes : &m->changes;
 }
 
 void ms_model_wait(ms_model *m) {

@@ -55,7 +55,8 @@ ms_status ms_batch_agree(const ms_model *model, const ms_batch *batch, ms_status
   int64_t hash = hash_batch(batch), both[2] = {hash, -hash};
   MS_TRY(g->ops->all_reduce(g, NULL, both, MS_I64, 2, MS_MAX, NULL));
   MS_REQUIRE(both[0] == -both[1],
-             "batch: the ranks over which the model is cut were given different ones");
+             "batch: the ranks over which the model is cut were given different ones: models that "
+             "learn from each other lie over ranks alike, or whole on each");
   return MS_OK;
 }
 

@@ -103,6 +103,10 @@ return {
     specs = cut, old = '    if (!run[k].owned) continue;\n', new = '' },
   { name = 'tp: the norm is of a rank\'s part', file = 'core/train/optimizer.c', specs = cut,
     old = '  MS_TRY(ms_group_sum(m->share.group, &total, 1));\n', new = '' },
+  { name = 'a recipe\'s teacher is cut at its own ids', file = 'lua/moonstill/run/setup.lua', specs = { 'ranks' },
+    old = 'vocab_cut = student and student:info().vocab', new = 'vocab_cut = 0' },
+  { name = 'a model knows nothing of the ids that it is cut at', file = 'lua/moonstill/model/model.lua',
+    specs = { 'ranks' }, old = 'vocab_cut = o.vocab_cut', new = 'vocab_cut = 0' },
   -- ranks -------------------------------------------------------------------------------------
   { name = 'sums of ranks begin with the own part', file = 'core/group/exchange.c', specs = { 'groups.c' },
     old = 'part[r] = r == me ?', new = 'part[(r + size - me) % size] = r == me ?' },
@@ -1352,8 +1356,8 @@ return {
   { name = 'changes: views count for themselves', file = 'core/tensor/tensor.c',
     specs = { 'changes' }, old = 't->changes = base->changes;', new = '' },
   { name = 'changes: any weight counts for the head', file = 'core/model/layout.c',
-    specs = { 'changes' }, old = 'return p->w == m->head.w ? &m->head_changes : &m->changes;',
-    new = 'return &m->head_changes;' },
+    specs = { 'changes' }, old = 'return p == &m->parameter[head] ? &m->head_changes',
+    new = 'return head >= 0 ? &m->head_changes' },
 
   -- folders --------------------------------------------------------------------------------
   { name = 'folders: data of tensors may overlap', file = 'core/io/safetensors.c', specs = files,

@@ -67,11 +67,11 @@ end)
 
 -- A run of `steps` steps by so many ranks: what each has in the end, what is printed, and what the others
 -- would print.
-local function train(folder, count, steps, resume)
+local function train(folder, count, steps, resume, ...)
   local results, logs, all = folder .. '/results', folder .. '/logs', {}
   tools.run(('rm -rf %s && mkdir -p %s'):format(results, results))
   local words = { 'tests/programs/ranks_run.lua', 'output=' .. folder .. '/out', 'results=' .. results,
-    'steps=' .. steps, 'resume=' .. tostring(resume) }
+    'steps=' .. steps, 'resume=' .. tostring(resume), ... }
   local status, _, err
   if count == 1 then
     status, _, err = launched.run(unpack(words))
@@ -98,10 +98,11 @@ local function assert_near(a, b, tolerance, where)
   end
 end
 
-local function metrics_of(folder, count)
+-- dp: how many models learn, whose gradients are sent.
+local function metrics_of(folder, dp)
   local list = {}
   for _, entry in json.lines(folder .. '/metrics.jsonl') do
-    assert.equal(count > 1 and entry.kind == 'train', (entry.sent or 0) > 0)
+    assert.equal(dp > 1 and entry.kind == 'train', (entry.sent or 0) > 0)
     entry.seconds, entry.tokens_per_second, entry.sent = nil, nil, nil
     list[#list + 1] = entry
   end
@@ -133,6 +134,102 @@ describe('a run of two ranks', function()
     for i, entry in ipairs(want) do
       assert_near(entry, got[i], entry.step == 1 and 1e-6 or 1e-4, 'line ' .. i)
     end
+  end)
+end)
+
+-- A teacher with more ids than the student; that every rank has whole; targets of each kind.
+local CUT = {
+  { 2, 'tp=2', 'target=hidden', 'ids=57' },
+  { 2, 'tp=2', 'target=topk', 'ids=48', 'shard=optimizer' },
+  { 4, 'tp=2', 'target=logits', 'ids=57', 'shard=optimizer' },
+  { 4, 'tp=2', 'target=topk', 'ids=40' },
+  { 2, 'tp=2', 'target=topk', 'ids=48', 'whole_teacher=true' },
+}
+
+describe('a run whose models are cut over ranks', function()
+  if launched.missing then return it('is one run', function() pending(launched.missing) end) end
+
+  for _, layout in ipairs(CUT) do
+    it('is one run: ' .. table.concat(layout, ' '), function()
+      local one, many = tools.folder(), tools.folder()
+      local alone = train(one, 1, 3, true, layout[3], layout[4])[1]
+      local all = train(many, layout[1], 3, true, unpack(layout, 2))
+      for _, rank in ipairs(all) do
+        assert.same(all[1].hash, rank.hash)
+        assert.same(all[1].state, rank.state)
+        assert.same(alone.norms, rank.norms)
+        assert.same(alone.said, rank.said)
+      end
+      assert.equal(files_of(one .. '/out'), files_of(many .. '/out'))
+      local want, got = metrics_of(one .. '/out', 1), metrics_of(many .. '/out', layout[1] / 2)
+      assert.equal(#want, #got)
+      for i, entry in ipairs(want) do
+        assert_near(entry, got[i], entry.step == 1 and 1e-6 or 1e-4, 'line ' .. i)
+      end
+    end)
+  end
+
+  it('goes on cut otherwise, or whole', function()
+    local one, other = tools.folder(), tools.folder()
+    local want, got
+    for i, layout in ipairs { { 2, 'tp=2' }, { 1 }, { 4, 'tp=2', 'shard=optimizer' }, { 2 } } do
+      want = train(one, 1, i + 1, true)[1]
+      got = train(other, layout[1], i + 1, true, unpack(layout, 2))[1]
+    end
+    assert_near(want.state, got.state, 1e-4, 'state')
+  end)
+
+  it('is that of a recipe whose teacher has more ids', function()
+    local folder = tools.folder()
+    local function run(...)
+      local status, _, err = launched.run(...)
+      assert.equal(0, status, err)
+    end
+    run('recipes/sft.lua', '--smoke', 'max_steps=1', 'validate=0', 'output=' .. folder .. '/sft')
+    run('-e', ([[
+      local ms, from, to = require 'moonstill', %q, %q
+      local config = ms.model.open(from):config()
+      config.vocab_size = config.vocab_size + 37
+      ms.model.create(config, 3):save(to, { carry = from })]]):format(folder .. '/sft/student', folder .. '/teacher'))
+    local rows = {}
+    for i = 1, 12 do rows[i] = json.encode { question = 'what is ' .. i, answer = 'it is ' .. 7 * i } end
+    tools.write(folder .. '/data.jsonl', table.concat(rows, '\n'))
+    local words = { 'recipes/distill.lua', 'student=' .. folder .. '/sft/student', 'teacher=' .. folder .. '/teacher',
+      'data.train=' .. folder .. '/data.jsonl', 'epochs=2', 'kd.target=hidden', 'output=' .. folder .. '/one' }
+    run(unpack(words))
+    words[#words], words[#words + 1] = 'output=' .. folder .. '/two', 'grid.tp=2'
+    run('-n', 2, unpack(words))
+    local want, got = metrics_of(folder .. '/one', 1), metrics_of(folder .. '/two', 1)
+    assert.is_true(#want > 0 and #want == #got)
+    for i, entry in ipairs(want) do assert_near(entry, got[i], i == 1 and 1e-6 or 1e-4, 'line ' .. i) end
+  end)
+
+  it('asks for models that are cut alike', function()
+    local script = [[
+      local ms, config = require 'moonstill', require('tests.programs.run_recipe').config
+      local function model(ids, options)
+        local c = {}
+        for key, value in pairs(config) do c[key] = value end
+        c.vocab_size = ids
+        return ms.model.create(c, 1, options)
+      end
+      local function try(student, teacher, target)
+        local n = tonumber(os.getenv 'OMPI_COMM_WORLD_RANK')
+        local batch = ms.batch { { tokens = { 1, 2, 3, student:grid().dp.rank }, response = { 1, 1, 1, 0 } } }
+        local ok, why = pcall(function()
+          local how = { target = target, k = target == 'topk' and 4 or nil, vocab = 40 }
+          student:learn(batch, { ms.kd(teacher:targets(batch, how), 1, how) })
+        end)
+        if n == 0 then print(ok, why) end
+      end
+      local cut = { train = true, grid = ms.grid { tp = 2 } }
+      try(model(40, cut), model(57, { grid = cut.grid }), 'hidden')
+      try(model(40, cut), model(57, { grid = cut.grid, vocab_cut = 40 }), 'hidden')
+      try(model(40, { train = true }), model(40, { grid = cut.grid }), 'topk')
+    ]]
+    local status, out, err = launched.run('-n', 2, '-e', script)
+    assert.equal(0, status, err)
+    tools.says({ 'with vocab_cut = 40', 'true', 'were given different ones: models that learn from each other' }, out)
   end)
 end)
 

@@ -4,12 +4,12 @@
 ---   local student = ms.model.open('models/small', { train = true, grid = grid })
 ---   local all = grid.dp:sum { mine }[1] -- a sum of one's own over all samples
 ---
---- A model is cut over `tp` ranks; there are `dp` such models, each of which learns another part of
---- a step. Models that are cut are not there yet: only groups of ranks are. With `ranks` only some
---- have the model: on the others its calls do nothing, so that all run the same recipe. Without a
---- grid every rank has the whole model. The ranks of a model are neighbours: rank number d * tp + t
---- has part t of model d. Those of one model see the same samples, so what is counted over samples
---- is summed over `grid.dp`, and what all must agree on over `grid.world`.
+--- A model is cut over `tp` ranks, each of which has some of its heads, of its intermediate size
+--- and of its ids; there are `dp` such models, each of which learns another part of a step. With
+--- `ranks` only some have the model: on the others its calls do nothing, so that all run the same
+--- recipe. Without a grid every rank has the whole model. The ranks of a model are neighbours: rank
+--- number d * tp + t has part t of model d. Those of one model see the same samples, so what is
+--- counted over samples is summed over `grid.dp`, and what all must agree on over `grid.world`.
 ---
 --- Every rank makes a grid at the same place of its program, since ranks become groups together;
 --- grids that are made alike share them.
@@ -27,7 +27,7 @@ local M = {}
 M.options = schema.new('grid', {
   dp = schema.optional('integer >= 1', 'how many parts a step\'s samples have, each learnt by a '
     .. 'model of its own; by default the ranks, divided by tp'),
-  tp = schema.option(1, 'how many ranks a model is cut over; models cannot be yet', 'integer >= 1'),
+  tp = schema.option(1, 'how many ranks a model is cut over', 'integer >= 1'),
   ranks = schema.optional('string|integer >= 0', 'which ranks, by their numbers: "0-3" or "0,2"; '
     .. 'by default all'),
 })

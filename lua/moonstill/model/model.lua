@@ -47,10 +47,13 @@ M.options = schema.new('model', {
   device = option('cpu', 'where models live', 'string|device'),
   head_bytes = option(0, 'workspace of the fused head; 0: its own choice', 'integer >= 0'),
   grid = schema.optional('grid', 'how it lies over ranks, see ms.grid; by default all have all'),
+  vocab_cut = option(0, 'with grid.tp: its ids are cut where those of a model with so many are, '
+    .. "which a teacher's must be where its student's are; 0: as its own", 'integer >= 0'),
 })
 
 --- A model with its weights and, where it is opened with `train = true`, their gradients. It owns
---- memory of the core: free it, or make it inside `ms.scope`.
+--- memory of the core: free it, or make it inside `ms.scope`. Of one that is cut over ranks all of
+--- these make the same calls, with the same batches, and have the same results.
 --- @class ms_model
 local model = handles.kind('model', 'ms_model', C.ms_model_free)
 local methods, pointer = model.methods, model.pointer
@@ -101,25 +104,15 @@ local function same_grid(what, from, given)
   return own
 end
 
--- The grid of a model that is opened. It cannot be cut yet.
-local function check_grid(what, grid)
-  grid = grid or grids.open()
-  if grid.shape.tp > 1 then
-    fail('%s: %s: a model that is cut over ranks (tp) is not there yet; each has all of it (dp)',
-      what, tostring(grid))
-  end
-  return grid
-end
-
 -- The options as the core takes them, and as Lua has them.
 local function read_options(what, given, grid)
   local o = schema.take(what, M.options, given)
-  o.grid = grid or check_grid(what, o.grid)
+  o.grid = grid or o.grid or grids.open()
   local frozen = type(o.frozen) == 'table' and table.concat(o.frozen, ' ') or o.frozen
   patterns = frozen
   return ffi.new('ms_model_options', { dtype = DTYPE[o.dtype],
     train = o.train and 1 or 0, recompute = o.recompute and 1 or 0,
-    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes,
+    frozen = frozen ~= '' and frozen or nil, head_bytes = o.head_bytes, vocab_cut = o.vocab_cut,
     tp = o.grid.shape.tp > 1 and o.grid.holds and o.grid.tp.group or nil }), o
 end
 
@@ -319,6 +312,7 @@ end
 
 --- Iterates over names, weights and gradients (nil when frozen or not training) of all parameters,
 --- as tensors that share the model's memory: `for name, weight, gradient in model:parameters() do`.
+--- Of a model that is cut over ranks they are this rank's part of each.
 --- @return fun(): string?, ms_tensor?, ms_tensor?
 function methods:parameters()
   local i = -1

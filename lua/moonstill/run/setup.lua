@@ -62,7 +62,9 @@ local function open_models(self, cfg, folders)
     recompute = key(cfg, 'recompute'), frozen = key(cfg, 'frozen') }
   local taught = teacher_grid(cfg, grid)
   local function open_teacher(i)
-    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = taught })
+    local student = rawget(self, 'student') -- none yet where it is made of a teacher's layers
+    self.teachers[i] = model.open(folders[i], { device = cfg.device, grid = taught,
+      vocab_cut = student and student:info().vocab })
   end
   if cfg.student then
     held.grid = grid
