@@ -45,9 +45,21 @@ end
 -- They read the terminal, or are the command line itself.
 local LEFT_OUT = { repl = true, cli = true, exit = true }
 
+-- Functions that their docstring keeps for other modules, by module and name.
+local inner = {}
+local function find_inner(path, name)
+  local kept = false
+  for line in io.lines(('%s/lua/moonstill/%s.lua'):format(root, path)) do
+    local of = line:match '^function [%w_]+[.:]([%w_]+)'
+    if of and kept then inner[name .. '.' .. of] = true end
+    kept = line:find '^%-%-%- @package' ~= nil or kept and line:find '^%-%-%-' ~= nil
+  end
+end
+
 local modules = {}
 for path in io.popen(('cd %s/lua/moonstill && find * -path "*/*.lua" | sort'):format(root)):lines() do
   local name = path:match '([^/]+)%.lua$'
+  find_inner(path:gsub('%.lua$', ''), name)
   path = path:gsub('%.lua$', ''):gsub('/', '.')
   if not LEFT_OUT[name] then modules[#modules + 1] = { name = name, path = 'moonstill.' .. path } end
 end
@@ -88,11 +100,15 @@ function make.term() return ms.ce(1) end
 function make.pattern() return require 'moonstill.text.pattern'.new 'a(.)' end
 function make.stream() return require 'moonstill.base.stream'.open 'tokenizer.json' end
 function make.chat() return ms.chat.open '.' end
+function make.transfer_plan()
+  return require 'moonstill.run.plan'.new({ dp = 1, tp = 1, ranks = { 0 } }, { dp = 1, tp = 1, ranks = { 1 } }, 2)
+end
 
 local kinds = {}
 for name in pairs(make) do kinds[#kinds + 1] = name end
 table.sort(kinds)
 for _, kind in ipairs(kinds) do public[kind] = true end
+public.transfer_plan = nil -- only modules meet one
 
 local function made(kind)
   local ok, value = pcall(make[kind])
@@ -187,15 +203,12 @@ end
 local HERE = 'edge.lua:%d+:'
 local count, bad = 0, {}
 
--- Modules hand these to each other.
-local INNER = { pointer = true, wrap = true, pack = true, ask = true, run = true, run_parts = true, reader = true }
-
 -- What an error may not do: blame a line of the library for what its caller did.
 local function check(name, why)
   why = tostring(type(why) == 'table' and (why.message or '') or why)
   local file, line = why:match '([%w_]+%.lua):(%d+): '
   local module, key_name = name:match '^([%a_]+)[.:]?(.-)$'
-  if file and not why:find(HERE) and public[module] and not INNER[key_name] then
+  if file and not why:find(HERE) and public[module] and not inner[module .. '.' .. key_name] then
     local key = name .. ': ' .. file .. ':' .. line
     if not bad[key] then bad[key] = why:sub(1, 200) end
   end

@@ -100,7 +100,7 @@ describe('at the edge between Lua and C', function()
   it('a handle of another kind is said to be one', function()
     local batch = ms.batch { { 1, 2 } }
     refused('model expected, got batch', ms.optimizer.new, batch)
-    refused('model expected, got nil', ms.model.copy)
+    refused('from is a nil, expected a model', ms.model.copy)
     refused('optimizer expected, got table', ms.optimizer.new(ms.model.create(config, 1, { train = true })).step,
       {}, 1)
     batch:free()

@@ -60,6 +60,8 @@ local made = setmetatable({}, { __mode = 'k' }) -- by teacher, then by student
 --- @return ms_transfer
 function M.open(options)
   local o = schema.take('transfer', M.options, options)
+  handles.object('transfer', 'from', o.from, 'model')
+  handles.object('transfer', 'to', o.to, 'model')
   local x = setmetatable({ depth = o.depth, dtype = o.dtype, grid = o.from:grid(), carriers = {},
     list = {} }, class) -- it keeps neither model alive
   made[o.from] = made[o.from] or setmetatable({}, { __mode = 'k' })
