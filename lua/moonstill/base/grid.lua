@@ -98,6 +98,19 @@ function methods:model() return self.holds and self.dp.rank or nil end
 --- @return integer
 function methods:here() return self.world.rank end
 
+--- Whether all ranks of another grid are in it.
+--- @package
+--- @param other ms_grid
+--- @return boolean
+function methods:has_all(other)
+  local inside = {}
+  for _, rank in ipairs(self.ranks) do inside[rank] = true end
+  for _, rank in ipairs(other.ranks) do
+    if not inside[rank] then return false end
+  end
+  return true
+end
+
 --- The numbers of the ranks that are not in it.
 --- @package
 --- @return integer[]

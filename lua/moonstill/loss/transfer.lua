@@ -157,7 +157,9 @@ end
 local function new_core(group, model, own, o, run)
   local head
   local needs = o.target == 'hidden' and run.grid.holds
-  local whole = own and model:grid().shape.tp == 1 and run.grid.shape.tp == 1
+  local from, to = model:grid(), run.grid
+  -- ranks of a student that is cut open heads together, or none does
+  local whole = own and from.shape.tp == 1 and (to.shape.tp == 1 or from:has_all(to))
   if needs and not whole then head = open_head(model, run) end
   local status = C.ms_transfer_new(group, targets.pack(o), width_of(o, model:info()),
     DTYPE[o.wire], needs and (head or own) or nil, out)
