@@ -50,13 +50,17 @@ local function assert_same(want, got)
 end
 
 -- Losses to 1e-6, gradients to 1e-5 of each tensor's largest element: DESIGN, section 4.
-local function assert_near(want, got)
+local function assert_losses_near(want, got)
   local a, b = metrics_of(want), metrics_of(got)
   assert.equal(#a, #b)
   for i = 1, #a do
     local x, y = json.decode(a[i]).loss, json.decode(b[i]).loss
     assert.is_true(math.abs(x - y) <= 1e-6 * math.max(1, math.abs(x)), ('%.9g, %.9g'):format(x, y))
   end
+end
+
+local function assert_near(want, got)
+  assert_losses_near(want, got)
   local most, apart, other = {}, {}, io.lines(got .. '/gradients')
   for line in io.lines(want .. '/gradients') do
     local name, x = line:match '^(%S+) (%S+)$'
@@ -99,6 +103,24 @@ describe('a teacher on other ranks', function()
       local options = { 'kd.target=' .. kind, 'kd.temperature=1.5', 'kd.on=all', 'objectives=true', 'two=true' }
       local out = run(3, 'teacher_grid.ranks=0', 'grid.ranks=2', 'second_grid.ranks=1-2', unpack(options))
       assert_same(beside(1, unpack(options)), out)
+    end)
+  end
+
+  for _, kind in ipairs { 'topk', 'hidden' } do
+    it('may be cut, and so may the student: ' .. kind, function()
+      local options = { 'kd.target=' .. kind, 'validation=itself' }
+      local want = beside(1, unpack(options))
+      for _, case in ipairs {
+        { 3, 'teacher_grid.ranks=0-1', 'teacher_grid.tp=2', 'grid.ranks=2' },
+        { 3, 'teacher_grid.ranks=0', 'grid.ranks=1-2', 'grid.tp=2' },
+        { 4, 'teacher_grid.ranks=0-1', 'teacher_grid.tp=2', 'grid.ranks=2-3', 'grid.tp=2' },
+        { 4, 'teacher_grid.ranks=0-1', 'teacher_grid.tp=2', 'grid.ranks=0-3', 'grid.tp=2' },
+        { 2, 'teacher_grid.dp=2', 'grid.tp=2' },
+      } do
+        local words = { unpack(case, 2) }
+        for _, option in ipairs(options) do words[#words + 1] = option end
+        assert_losses_near(want, run(case[1], unpack(words))) -- of updates before them, too
+      end
     end)
   end
 
