@@ -348,7 +348,8 @@ describe('ms.eval of several ranks', function()
     end
     local one, three = told(1), told(3)
     local values, n = {}, 0
-    for key, value in one:match '^(.-)counts':gmatch '(%S+) (%S+)\n' do values[#values + 1] = { key, tonumber(value) } end
+    local lines = one:match '^(.-)counts'
+    for key, value in lines:gmatch '(%S+) (%S+)\n' do values[#values + 1] = { key, tonumber(value) } end
     for key, value in three:match '^(.-)counts':gmatch '(%S+) (%S+)\n' do
       n = n + 1
       assert.equal(values[n][1], key)
