@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 
 /* cdef begin */
-enum { MS_ABI = 10, MS_MAX_RANK = 8 };
+enum { MS_ABI = 11, MS_MAX_RANK = 8 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_tensor ms_tensor;
@@ -229,6 +229,9 @@ const char *ms_group_call(int32_t kind); /* "all_reduce", ..; NULL where there i
 /* The ranks of one colour become a group, ordered by key, then by rank; *out is NULL for a colour below
  * 0. Every rank of the group calls. */
 ms_status ms_group_split(ms_group *group, int32_t colour, int32_t key, ms_group **out);
+/* Ranks of one machine find each other, so that they can share memory. Every rank of the world calls,
+ * with a group of all; an error, which all have then, says why it cannot be. */
+ms_status ms_group_share(ms_group *world);
 /* Adds x[n] up over the ranks, in place: every rank gets the same bits. */
 ms_status ms_group_sum(ms_group *group, double *x, int64_t n);
 /* Gives the root's bytes to all; every rank calls with as many. */
@@ -604,6 +607,11 @@ void ms_target_free(ms_target *target);
  * that learn from them, else NULL. */
 ms_status ms_transfer_new(ms_group *group, const ms_target_options *options, int64_t width, int dtype,
                           ms_model *head, ms_transfer **out);
+/* Ranks of one machine pass each other rows in memory that they share, after ms_group_share. Every rank of
+ * the transfer calls before its first round, with a key that no other transfer has or had; `depth`: rounds
+ * that a sender may be ahead. */
+ms_status ms_transfer_share(ms_transfer *x, int64_t key, int32_t depth);
+int ms_transfer_shares(const ms_transfer *x, int32_t rank); /* 1: with this rank */
 /* A round of samples, numbered from 0, of which rows[i] >= 0 rows are supervised, and for which `plan` was
  * filled alike. own[i]: this rank makes sample i, and needs it itself. Begins to receive. */
 ms_status ms_transfer_begin(ms_transfer *x, const ms_plan *plan, int32_t samples, const int32_t *rows,
@@ -622,7 +630,8 @@ ms_status ms_transfer_take(ms_transfer *x, const ms_batch *batch, int32_t n, con
 ms_status ms_transfer_end(ms_transfer *x);
 ms_status ms_transfer_settle(ms_transfer *x);
 int64_t ms_transfer_bytes(const ms_transfer *x); /* that it holds now */
-/* As JSON: bytes sent and received by tensor, messages, seconds by phase, bytes held, now and at most. */
+/* As JSON: bytes sent and received by tensor, messages, bytes of those passed in shared memory,
+ * seconds by phase, bytes held, now and at most. */
 ms_status ms_transfer_info(const ms_transfer *x, char **json);
 void ms_transfer_free(ms_transfer *x); /* what is under way stays allocated */
 

@@ -372,7 +372,7 @@ static void free_work(ms_work *w) {
 }
 
 /* How a rank waits: spinning first, then giving the core to others, then asleep for moments. */
-static void pause_for(int64_t round) {
+void ms_exchange_pause(int64_t round) {
   if (round < 200) return;
   if (round < 2000) {
     sched_yield();
@@ -388,7 +388,7 @@ ms_status ms_work_wait(ms_work *w) {
   double since = 0, looked = 0, began = w->done ? 0 : ms_trace_begin();
   for (int64_t round = 0; !w->done && !j->broken; round++) {
     if (advance_all(j) != MS_OK || w->done) break;
-    pause_for(round);
+    ms_exchange_pause(round);
     if (round % 256 != 255) continue;
     double now = ms_clock();
     if (since == 0) {
@@ -405,6 +405,10 @@ ms_status ms_work_wait(ms_work *w) {
   free_work(w);
   return MS_OK;
 }
+
+ms_status ms_exchange_advance(void) { return advance_all(&job) == MS_OK ? MS_OK : of_no_use(&job); }
+
+double ms_exchange_timeout(void) { return job.timeout > 0 ? job.timeout : MS_EXCHANGE_TIMEOUT; }
 
 ms_status ms_work_test(ms_work *w, int *done) {
   *done = 1;
@@ -606,9 +610,14 @@ done:
   return st;
 }
 
+static const ms_group_ops ops = {"exchange", all_reduce, reduce_scatter, all_gather, broadcast,
+                                 all_to_all, send,       receive,        barrier,    split};
+
+int32_t ms_exchange_rank(const ms_group *g, int32_t rank) {
+  return g->ops == &ops ? ((const exchange *)g)->member[rank] : rank;
+}
+
 static ms_status new_group(ms_job *j, int32_t size, ms_group **out) {
-  static const ms_group_ops ops = {"exchange", all_reduce, reduce_scatter, all_gather, broadcast,
-                                   all_to_all, send,       receive,        barrier,    split};
   void *p = NULL;
   MS_TRY(ms_alloc(sizeof(exchange) + (size_t)size * sizeof(int32_t), "group", &p));
   exchange *e = p;

@@ -4,6 +4,10 @@
 #include "group.h"
 #include "transport.h"
 
+/* What a rank may wait in that is no call of a group: for slots. `number` is a block, and `peer` is of the
+ * world. */
+enum { MS_CALL_BEGIN = MS_CALL_KINDS, MS_CALL_TAKE, MS_CALL_FINISH };
+
 /* One call of one rank, as other ranks see it. Where all ranks must say the same, they are compared. */
 typedef struct ms_call {
   int64_t number; /* of the group's calls, from 1 */
@@ -14,7 +18,7 @@ typedef struct ms_call {
   int32_t peer; /* the root, or whom it is sent to or received from: a rank of the group; else -1 */
 } ms_call;
 
-enum { MS_CALL_TEXT = 160 };
+enum { MS_CALL_TEXT = 160, MS_EXCHANGE_TIMEOUT = 600 };
 /* "all_reduce (sum) of 1000 f32, call 3 of group 0" */
 const char *ms_call_text(const ms_call *c, char *text);
 
@@ -36,6 +40,13 @@ ms_status ms_exchange_open(const ms_transport *transport, int checks, double tim
 
 /* Longer messages are cut into such: for tests, the same on all ranks; at most MS_MESSAGE_BYTES. */
 void ms_test_messages(int64_t bytes);
+/* For whoever waits for something else of the job's ranks: moves all works on, an error where one fails;
+ * waits a moment, the longer the more rounds there were; seconds until a wait is in vain. */
+ms_status ms_exchange_advance(void);
+void ms_exchange_pause(int64_t round);
+double ms_exchange_timeout(void);
+/* The number in the job of a group's rank. */
+int32_t ms_exchange_rank(const ms_group *g, int32_t rank);
 
 /* ---- watch.c: what the ranks of this machine see of each other ---- */
 

@@ -31,11 +31,17 @@ typedef struct page {
 static page *pages; /* NULL: nobody is seen */
 static int32_t me, ranks;
 
+static const char *const slot_waits[] = {"begin", "take", "finish"}; /* from MS_CALL_BEGIN */
 static const char *const dtypes[] = {
     [MS_F32] = "f32", [MS_BF16] = "bf16", [MS_F16] = "f16", [MS_I32] = "i32",
     [MS_I64] = "i64", [MS_U8] = "u8",     [MS_F64] = "f64"};
 
 const char *ms_call_text(const ms_call *c, char *text) {
+  if (c->op >= MS_CALL_BEGIN) {
+    sprintf(text, "%s of block %lld, for rank %d", slot_waits[c->op - MS_CALL_BEGIN],
+            (long long)c->number, c->peer);
+    return text;
+  }
   char *p = text + sprintf(text, "%s", ms_group_call(c->op));
   if (c->op == MS_CALL_ALL_REDUCE || c->op == MS_CALL_REDUCE_SCATTER)
     p += sprintf(p, " (%s)", c->how == MS_SUM ? "sum" : "max");

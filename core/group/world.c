@@ -117,7 +117,7 @@ ms_status ms_group_world(ms_group **out) {
     return MS_OK;
   }
   MS_TRY(ms_exchange_open(transport, getenv("MS_GROUP_CHECK") != NULL,
-                          number_of("MS_GROUP_TIMEOUT", 600), out));
+                          number_of("MS_GROUP_TIMEOUT", MS_EXCHANGE_TIMEOUT), out));
   MS_TRY(ms_cores_share(*out));
   MS_TRY(open_watch(*out));
   world = *out;

@@ -54,6 +54,71 @@ static int is_narrowed(const ms_transfer *x, int i) {
   return x->options.kind == MS_TARGET_TOPK && i == 1 && x->dtype == MS_BF16;
 }
 
+/* ---- memory that ranks of a machine share ---- */
+
+/* NULL where the rank is of another machine, this one itself, or nothing is shared. */
+static ms_status find_edge(ms_transfer *x, int32_t peer, int stage, int sends, ms_edge **out) {
+  void *p;
+  *out = NULL;
+  if (!ms_links_has(x->links, peer)) return MS_OK;
+  for (*out = x->edges; *out; *out = (*out)->next)
+    if ((*out)->peer == peer && (*out)->stage == stage && (*out)->sends == sends) return MS_OK;
+  MS_TRY(ms_alloc(sizeof(ms_edge), "transfer", &p));
+  *out = p;
+  **out = (ms_edge){.peer = peer, .stage = stage, .sends = sends, .next = x->edges};
+  x->edges = *out;
+  return MS_OK;
+}
+
+/* Slots for a block that the present ones have no room for. Both ends know all sizes, so they go on to
+ * the next slots at the same block. */
+static ms_status have_room(ms_transfer *x, ms_edge *e, int64_t bytes) {
+  int64_t key = 2 * x->key + e->stage;
+  if (e->slots && ms_slots_room(e->slots) >= bytes) return MS_OK;
+  if (e->slots && !e->sends) MS_TRY(ms_slots_finish(e->slots));
+  ms_slots_free(e->slots);
+  e->slots = NULL;
+  if (!e->sends) return ms_slots_join(x->links, e->peer, key, NULL, &e->slots);
+  ms_slots_plan plan = {.writer = x->group->rank,
+                        .readers = 1,
+                        .reader = &e->peer,
+                        .depth = x->depth,
+                        .bytes = bytes + bytes / 4};
+  return ms_slots_make(x->links, &plan, key, &e->slots);
+}
+
+static ms_status begin_slot(ms_transfer *x, ms_bundle *b) {
+  void *p;
+  MS_TRY(have_room(x, b->edge, (int64_t)b->bytes));
+  MS_TRY(ms_slots_begin(b->edge->slots, NULL, &p));
+  b->data = p;
+  b->held = 1;
+  return MS_OK;
+}
+
+static ms_status give_slot(ms_bundle *b, int64_t bytes) {
+  b->held = 0;
+  return ms_slots_give(b->edge->slots, NULL, bytes);
+}
+
+static ms_status take_slot(ms_transfer *x, ms_bundle *b, int64_t *bytes) {
+  const void *p;
+  MS_TRY(have_room(x, b->edge, (int64_t)b->bytes));
+  MS_TRY(ms_slots_take(b->edge->slots, NULL, &p, bytes));
+  b->data = (char *)(uintptr_t)p; /* which is never written: it is not ours */
+  b->held = 1;
+  return MS_OK;
+}
+
+static void free_edges(ms_transfer *x) {
+  while (x->edges) {
+    ms_edge *e = x->edges;
+    x->edges = e->next;
+    ms_slots_free(e->slots);
+    ms_free(e);
+  }
+}
+
 /* ---- bundles ---- */
 
 static void free_bundle(ms_transfer *x, ms_bundle *b) {
@@ -61,7 +126,7 @@ static void free_bundle(ms_transfer *x, ms_bundle *b) {
   x->bytes -= b->bytes;
   ms_free(b->sample);
   ms_free(b->first);
-  ms_free(b->data);
+  if (!b->edge) ms_free(b->data);
   ms_free(b);
 }
 
@@ -73,8 +138,10 @@ static ms_status fill_bundle(ms_transfer *x, ms_bundle *b, const int32_t *sample
   b->first = p;
   for (int32_t i = 0; i < b->samples; i++) b->first[i + 1] = b->first[i] + x->rows[sample[i]];
   size_t bytes = (size_t)(b->first[b->samples] * x->row_bytes);
-  MS_TRY(ms_alloc_undefined(bytes, "transfer: rows of targets", &p));
-  b->data = p;
+  if (!b->edge) {
+    MS_TRY(ms_alloc_undefined(bytes, "transfer: rows of targets", &p));
+    b->data = p;
+  }
   b->bytes = bytes;
   x->bytes += bytes;
   if (x->bytes > x->most) x->most = x->bytes;
@@ -91,7 +158,9 @@ static ms_status add_bundle(ms_transfer *x, int32_t peer, int stage, int sends, 
   b->stage = stage;
   b->sends = sends;
   b->samples = samples;
-  ms_status st = fill_bundle(x, b, sample);
+  ms_status st = find_edge(x, peer, stage, sends, &b->edge);
+  if (st == MS_OK) st = fill_bundle(x, b, sample);
+  if (st == MS_OK && b->edge && sends) st = begin_slot(x, b);
   if (st != MS_OK) {
     free_bundle(x, b);
     return st;
@@ -133,12 +202,21 @@ static ms_status post(ms_transfer *x, ms_bundle *b) {
   int64_t n = (int64_t)b->bytes;
   x->messages++;
   count(x, b, b->sends ? x->sent : x->received);
+  if (b->edge) x->shared += n;
+  if (b->edge) return b->sends ? give_slot(b, n) : MS_OK;
   return b->sends ? x->group->ops->send(x->group, NULL, b->data, MS_U8, n, b->peer, &b->work)
                   : x->group->ops->receive(x->group, NULL, b->data, MS_U8, n, b->peer, &b->work);
 }
 
-static ms_status wait_for(ms_bundle *b) {
+static ms_status wait_for(ms_transfer *x, ms_bundle *b) {
   ms_work *work = b->work;
+  int64_t bytes = 0;
+  if (b->edge && !b->sends && !b->held) {
+    MS_TRY(take_slot(x, b, &bytes));
+    MS_REQUIRE(bytes == (int64_t)b->bytes || !bytes,
+               "transfer: %lld bytes of rank %d where %zu must come", (long long)bytes, b->peer,
+               b->bytes);
+  }
   b->work = NULL;
   return ms_work_wait(work);
 }
@@ -186,10 +264,26 @@ static void free_bundles(ms_transfer *x, ms_bundle *b) {
   }
 }
 
+ms_status ms_transfer_share(ms_transfer *x, int64_t key, int32_t depth) {
+  enum { MORE = 2 }; /* the round that is read, and the one that is written */
+  MS_REQUIRE(!x->open && !x->edges, "transfer: is shared when there was a round");
+  MS_REQUIRE(depth >= 0 && depth <= MS_SLOTS_DEPTH - MORE, "transfer: %d rounds not in 0..%d",
+             depth, MS_SLOTS_DEPTH - MORE);
+  MS_REQUIRE(ms_links_world() && ms_links_world()->group->size == x->group->size,
+             "transfer: the ranks of this machine share no memory");
+  x->links = ms_links_world();
+  x->key = key;
+  x->depth = depth + MORE;
+  return MS_OK;
+}
+
+int ms_transfer_shares(const ms_transfer *x, int32_t rank) { return ms_links_has(x->links, rank); }
+
 void ms_transfer_free(ms_transfer *x) {
   if (!x) return;
   free_bundles(x, x->round);
   free_bundles(x, x->posted);
+  free_edges(x);
   ms_free(x->rows);
   if (x->head) ms_model_release(x->head);
   ms_free(x);
@@ -335,7 +429,7 @@ static ms_status post_stage(ms_transfer *x, int stage) {
 
 static ms_status wait_bundles(ms_transfer *x, int stage) {
   for (ms_bundle *b = x->round; b; b = b->next)
-    if (!b->sends && b->stage == stage) MS_TRY(wait_for(b));
+    if (!b->sends && b->stage == stage) MS_TRY(wait_for(x, b));
   return MS_OK;
 }
 
@@ -375,7 +469,7 @@ static ms_status drop_read(ms_transfer *x, int wait) {
       at = &b->next;
       continue;
     }
-    MS_TRY(wait_for(b));
+    MS_TRY(wait_for(x, b));
     *at = b->next;
     free_bundle(x, b);
   }
@@ -404,7 +498,9 @@ ms_status ms_transfer_receive(ms_transfer *x) {
 ms_status ms_transfer_end(ms_transfer *x) {
   while (x->round) {
     ms_bundle *b = x->round;
-    if (!b->sends) MS_TRY(wait_for(b));
+    if (!b->sends) MS_TRY(wait_for(x, b));
+    if (b->edge && b->held) /* what was not sent is a block of nothing */
+      MS_TRY(b->sends ? give_slot(b, 0) : ms_slots_release(b->edge->slots, NULL));
     x->round = b->next;
     if (b->sends && b->work) {
       b->next = x->posted;
@@ -417,7 +513,14 @@ ms_status ms_transfer_end(ms_transfer *x) {
   return MS_OK;
 }
 
-ms_status ms_transfer_settle(ms_transfer *x) { return drop_read(x, 1); }
+ms_status ms_transfer_settle(ms_transfer *x) {
+  MS_TRY(drop_read(x, 1));
+  for (ms_edge *e = x->edges; e; e = e->next) /* memory lasts until all have read it */
+    if (!e->sends && e->slots) MS_TRY(ms_slots_finish(e->slots));
+  free_edges(x);
+  for (int stage = 0; stage < 2 && x->links; stage++) ms_links_forget(x->links, 2 * x->key + stage);
+  return MS_OK;
+}
 
 /* ---- targets out of bundles ---- */
 
@@ -516,12 +619,12 @@ static json_t *by_tensor(const ms_transfer *x, const int64_t *bytes) {
 
 ms_status ms_transfer_info(const ms_transfer *x, char **json) {
   *json = NULL;
-  json_t *j = json_pack("{s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f}, s:I, s:I}", "sent",
-                        by_tensor(x, x->sent), "received", by_tensor(x, x->received), "messages",
-                        (json_int_t)x->messages, "seconds", "pack", x->seconds[MS_TRANSFER_PACK],
-                        "wait", x->seconds[MS_TRANSFER_WAIT], "exchange",
-                        x->seconds[MS_TRANSFER_EXCHANGE], "take", x->seconds[MS_TRANSFER_TAKE],
-                        "held", (json_int_t)x->bytes, "most", (json_int_t)x->most);
+  json_t *j = json_pack(
+      "{s:o, s:o, s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:I, s:I}", "sent", by_tensor(x, x->sent),
+      "received", by_tensor(x, x->received), "messages", (json_int_t)x->messages, "shared",
+      (json_int_t)x->shared, "seconds", "pack", x->seconds[MS_TRANSFER_PACK], "wait",
+      x->seconds[MS_TRANSFER_WAIT], "exchange", x->seconds[MS_TRANSFER_EXCHANGE], "take",
+      x->seconds[MS_TRANSFER_TAKE], "held", (json_int_t)x->bytes, "most", (json_int_t)x->most);
   if (!j) return MS_FAIL(MS_ENOMEM, "transfer: no memory for its description");
   ms_status st = ms_json_text(j, 0, json);
   json_decref(j);

@@ -7,7 +7,7 @@
  * is on its way keeps its own memory: the round that it is of may have ended long before it is read. */
 #ifndef MS_TRANSFER_H
 #define MS_TRANSFER_H
-#include "../group/group.h"
+#include "../group/slots.h"
 #include "../moonstill.h"
 #include "../loss/target.h"
 
@@ -30,8 +30,18 @@ typedef struct ms_bundle {
   char *data;
   size_t bytes;
   ms_work *work;
+  struct ms_edge *edge; /* the memory is a slot's; NULL: its own */
+  int held;             /* the slot is begun and not given, or taken and not released */
   struct ms_bundle *next;
 } ms_bundle;
+
+/* What goes from this rank to another one of its machine in a stage, or comes from there: a block a round. */
+typedef struct ms_edge {
+  int32_t peer;
+  int stage, sends;
+  ms_slots *slots; /* NULL before the first block */
+  struct ms_edge *next;
+} ms_edge;
 
 struct ms_transfer {
   ms_group *group;
@@ -46,7 +56,11 @@ struct ms_transfer {
   int32_t *rows;     /* [samples] of the round */
   ms_bundle *round;  /* in order of posting */
   ms_bundle *posted; /* of rounds before, not yet read */
-  int64_t sent[MS_TRANSFER_TENSORS], received[MS_TRANSFER_TENSORS], messages;
+  ms_links *links;   /* NULL: all are messages of the group */
+  ms_edge *edges;
+  int64_t key;
+  int32_t depth;
+  int64_t sent[MS_TRANSFER_TENSORS], received[MS_TRANSFER_TENSORS], messages, shared;
   size_t bytes, most; /* of all bundles; at any time */
   double seconds[4];  /* by MS_TRANSFER_.. */
 };

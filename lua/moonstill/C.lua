@@ -3,7 +3,7 @@
 --- library is opened: MS_LIB names it, otherwise the loader's path is searched.
 local ffi = require 'ffi'
 
-local ABI = 10 -- a literal: two halves that were built apart must notice
+local ABI = 11 -- a literal: two halves that were built apart must notice
 ffi.cdef 'const char *ms_cdef(void); int ms_abi(void);'
 local embedded = pcall(function() return ffi.C.ms_abi end)
 local C = embedded and ffi.C or ffi.load(os.getenv 'MS_LIB' or 'moonstill')

@@ -96,7 +96,7 @@ function M.main(cfg)
   local teacher = ms.model.open(cfg.models .. '/' .. cfg.teacher, { grid = placed(cfg.teacher_grid) })
   local second = cfg.two and ms.model.open(cfg.models .. '/second', { grid = placed(cfg.second_grid) })
   local transfer = cfg.own_transfer > 0
-    and ms.transfer { from = teacher, to = student, depth = cfg.own_transfer } or nil
+    and ms.transfer { from = teacher, to = student, depth = cfg.own_transfer, backend = cfg.transfer.backend } or nil
   local settings = {}
   for key, value in pairs(cfg) do
     if ms.run.options[key] then settings[key] = value end

@@ -1,6 +1,8 @@
 --- Ranks on several machines, which are namespaces of this one: networks, host names, processes,
 --- /tmp and /dev/shm of their own, and a folder that they share.
+local json = require 'moonstill.base.json'
 local launched = require 'tests.support.launched'
+local placed = require 'tests.programs.placed_recipe'
 local tools = require 'tests.support.tools'
 
 local RECIPE = 'tests/programs/run_recipe.lua'
@@ -76,6 +78,31 @@ describe('ranks of several machines', function()
     assert.equal(0, status, err)
     local ended, at, last = out:match '^(%d+) (%S+) (%S+)'
     assert.is_true(ended ~= '0' and at - last < 10, out)
+  end)
+
+  it('share memory on each, and send messages to others', function()
+    local output, models = folder .. '/placed', folder .. '/models'
+    tools.run('mkdir -p ' .. models)
+    placed.save_models(models)
+    local function words(to)
+      return 'tests/programs/placed_recipe.lua', 'output=' .. to, 'models=' .. models, 'own_transfer=2',
+        'teacher_grid.ranks=2', 'grid.ranks=1,3', 'max_steps=3'
+    end
+    local status, out, err = run(words(output))
+    assert.equal(0, status, out .. err)
+    local shared, sent = {}, {}
+    for rank = 1, 3 do
+      local info = json.read(('%s/transfer-1-%d.json'):format(output, rank))
+      shared[rank], sent[rank] = info.shared, 0
+      for _, way in ipairs { 'sent', 'received' } do
+        for _, bytes in pairs(info[way]) do sent[rank] = sent[rank] + bytes end
+      end
+    end
+    assert.same({ 0, sent[3], sent[3] }, shared) -- rank 1 is on another machine than 2 and 3
+    assert.is_true(sent[1] > 0 and sent[3] > 0 and sent[2] == sent[1] + sent[3])
+    status, out, err = launched.run('-n', 4, words(output .. '-near'))
+    assert.equal(0, status, out .. err)
+    same_bytes(output .. '-near', output)
   end)
 
   it('are saved by Ctrl-C, and the run then goes on, bit for bit', function()

@@ -247,6 +247,73 @@ describe('ranks that have the teacher alone', function()
   end)
 end)
 
+describe('what carries targets', function()
+  -- All bytes that went to or came from other ranks, and those of them that were shared.
+  local function carried(out, ranks)
+    local bytes, shared = 0, 0
+    for rank = 0, ranks - 1 do
+      local info = json.read(('%s/out/transfer-1-%d.json'):format(out, rank))
+      for _, way in ipairs { 'sent', 'received' } do
+        for _, n in pairs(info[way]) do bytes = bytes + n end
+      end
+      shared = shared + info.shared
+    end
+    return bytes, shared
+  end
+
+  for _, backend in ipairs { 'auto', 'shm', 'mpi' } do
+    it(backend .. ' is used', function()
+      -- blocks of one page, and then of several, for which there must be new memory
+      local options = { 'kd.k=40', 'kd.on=all', 'batch.tokens=20', 'batch.micro_tokens=20', 'max_steps=12' }
+      local out = run(4, 'own_transfer=2', 'transfer.backend=' .. backend, 'teacher_grid.ranks=0-1', 'grid.ranks=3,1',
+        unpack(options))
+      local bytes, shared = carried(out, 4)
+      assert.is_true(bytes > 20 * 4096, bytes)
+      assert.equal(backend ~= 'mpi' and bytes or 0, shared)
+      assert_same(beside(2, unpack(options)), out)
+    end)
+  end
+
+  it('drops what nobody has read', function()
+    for _, backend in ipairs { 'shm', 'mpi' } do
+      local out, status, err = start(2, 'teacher_grid.ranks=0', 'grid.ranks=1', 'transfer.backend=' .. backend,
+        'slow_student=100', 'batch.micro_tokens=150', 'interrupt_at=3', 'on_rank=1', 'max_steps=9')
+      assert.equal(130, status, err)
+      assert.equal(3, #metrics_of(out))
+    end
+  end)
+
+  -- What a run says whose ranks cannot find each other.
+  local function without_sockets(backend)
+    return launched.run('-n', 2, '-e', ([[
+      local ranks, recipe = require 'moonstill.base.ranks', require 'tests.programs.run_recipe'
+      ranks.channels().apart = 'shm: there are no sockets'
+      local student = ms.model.open(%q, { train = true, grid = ms.grid { ranks = 0 } })
+      local teacher = ms.model.open(%q, { grid = ms.grid { ranks = 1 } })
+      local transfer = ms.transfer { from = teacher, to = student, backend = %q }
+      local run = ms.run.open({ output = %q, optim = { lr = 1 }, max_steps = 2, epochs = 0 },
+        { student = student, data = recipe.data(9), quiet = true })
+      for step in run:steps() do
+        for batch in step:micro_batches() do
+          student:learn(batch, { ms.ce(), ms.kd(teacher:targets(batch, { k = 4 })) })
+        end
+        step:update()
+      end
+      assert(transfer:info()[1].shared == 0)
+      run:finish()]]):format(folder .. '/models/student', folder .. '/models/student', backend,
+      tools.folder() .. '/out'))
+  end
+
+  it('is said where it cannot be, and messages are sent where they may be', function()
+    local status, _, err = without_sockets 'shm'
+    assert.equal(1, status)
+    tools.says("transfer: backend 'shm', but ranks cannot share memory here: shm: there are no sockets; 'auto' sends",
+      err)
+    status, _, err = without_sockets 'auto'
+    assert.equal(0, status, err)
+  end)
+end)
+
 describe('what does not come from other ranks yet', function()
   -- Lua code that all ranks run, with a grid of rank 0 and one of rank 1; it must fail.
   local function refused(words, code)

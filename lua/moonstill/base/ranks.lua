@@ -312,11 +312,14 @@ local channels
 --- Groups of all ranks, for messages of two of them which must not be mixed up with others: made
 --- once, before any rank works ahead of another, since all of them make groups together.
 --- @package
---- @return ms_ranks[]
+--- @return ms_ranks[] and `apart`: why ranks of one machine cannot share memory, if so
 function M.channels()
   if channels and channels.world == M.world() then return channels end
   channels = { world = M.world() }
   for i = 1, CHANNELS do channels[i] = channels.world:split(0, channels.world.rank) end
+  if C.ms_group_share(channels.world.group) ~= C.MS_OK then
+    channels.apart = ffi.string(C.ms_last_error())
+  end
   return channels
 end
 

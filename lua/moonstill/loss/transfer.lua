@@ -37,7 +37,9 @@ M.settings = schema.new('transfer', {
     'integer >= 1 <= 64'),
   dtype = schema.one_of({ 'f32', 'bf16' }, nil, 'of the log-probabilities of topk targets on their '
     .. 'way; bf16 is fewer bytes, and less exact'),
-  backend = schema.one_of({ 'auto', 'mpi' }, nil, 'what carries them'),
+  backend = schema.one_of({ 'auto', 'mpi', 'shm' }, nil, 'what carries them: shm, memory that the '
+    .. 'ranks of a machine share, and messages between machines; mpi, messages; auto, shm where it '
+    .. 'can be'),
 })
 
 --- What `ms.transfer` takes.
@@ -62,8 +64,8 @@ function M.open(options)
   local o = schema.take('transfer', M.options, options)
   handles.object('transfer', 'from', o.from, 'model')
   handles.object('transfer', 'to', o.to, 'model')
-  local x = setmetatable({ depth = o.depth, dtype = o.dtype, grid = o.from:grid(), carriers = {},
-    list = {} }, class) -- it keeps neither model alive
+  local x = setmetatable({ depth = o.depth, dtype = o.dtype, backend = o.backend,
+    grid = o.from:grid(), carriers = {}, list = {} }, class) -- it keeps neither model alive
   made[o.from] = made[o.from] or setmetatable({}, { __mode = 'k' })
   made[o.from][o.to] = x
   return x
@@ -89,9 +91,10 @@ function class:__tostring()
 end
 
 --- What has gone through it: a table for each kind of target that was asked for, with `kind`; bytes
---- by tensor, `sent` by this rank and `received`; `messages`; `seconds` by phase (`pack`: rows into
---- messages; `wait`: for those of others; `exchange`: within the student's groups; `take`: targets
---- out of them); bytes `held` now, and the `most` at any time.
+--- by tensor, `sent` by this rank and `received`, and of all of them those that were `shared` in a
+--- machine's memory; `messages`; `seconds` by phase (`pack`: rows into messages; `wait`: for those
+--- of others; `exchange`: within the student's groups; `take`: targets out of them); bytes `held`
+--- now, and the `most` at any time.
 --- @return table[]
 function methods:info()
   local list = {}
@@ -168,6 +171,21 @@ local function new_core(group, model, own, o, run)
   return ffi.gc(out[0], C.ms_transfer_free)
 end
 
+local serial = 0 -- of carriers: the same on all ranks, by their one program
+
+-- Ranks of a machine pass each other rows in memory.
+local function share(self, core)
+  serial = serial + 1
+  local apart = ranks.channels().apart
+  if self.backend == 'shm' and apart then
+    fail("transfer: backend 'shm', but ranks cannot share memory here: %s; 'auto' sends messages",
+      apart)
+  end
+  if self.backend ~= 'mpi' and not apart then
+    check(C.ms_transfer_share(core, serial, self.depth))
+  end
+end
+
 local function new_carrier(self, run, model, own, o)
   if o.target == 'logits' and model:grid().shape.tp > 1 then
     fail('targets: logits of a teacher that is cut over ranks (%s) do not come to other ranks: ask '
@@ -179,6 +197,7 @@ local function new_carrier(self, run, model, own, o)
   o.wire = self.dtype
   c.plan = plans.new(layout_of(c.from), layout_of(c.to), c.from.world.size)
   c.core = new_core(ranks.channels()[channel].group, model, own, o, run)
+  share(self, c.core)
   c.row_bytes = plans.row_bytes(o.target, width_of(o, model:info()),
     o.target == 'hidden' and o.dtype or o.wire)
   return c
@@ -298,7 +317,8 @@ local function log_sent(self, round)
   local mine = C.ms_plan_of_rank(plan, self.from:here(), count)
   for i = 0, count[0] - 1 do
     local m = messages[mine[i]]
-    if m.from == self.from:here() and m.stage == C.MS_PLAN_SEND then
+    if m.from == self.from:here() and m.stage == C.MS_PLAN_SEND
+        and C.ms_transfer_shares(self.core, m.to) == 0 then
       list[#list + 1] = { to = m.to, bytes = tonumber(m.rows) * self.row_bytes }
     end
   end
