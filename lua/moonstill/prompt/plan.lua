@@ -30,7 +30,7 @@ step: the phases, in each of which no rank sends twice and none receives twice, 
 how long they take. No rank is started. The arguments are those of the recipe; without RECIPE.lua
 keys that are not about this are passed over. Without data.train equally long samples are assumed.
 
-  moonstill plan recipes/distill.lua recipes/distill.yaml ranks=64 grid.tp=2 plot=plan.svg
+  moonstill plan recipes/distill.lua recipes/distill.yaml ranks=64 plot=plan.svg
   moonstill plan ranks=6 grid.ranks=2-5 grid.tp=2 teacher_grid.ranks=0-1
 
 What is predicted is simple: a rank sends one message at a time and receives one at a time, each of

@@ -52,6 +52,7 @@ M.environment = {
   { 'COLUMNS', 'how wide lines may be where there is no terminal; 80 without it' },
   { 'XDG_STATE_HOME', "where the prompt's history is kept; the home folder without it" },
   { 'XDG_CACHE_HOME', 'where tokenised data sets are kept; ~/.cache without it' },
+  { 'TMPDIR', 'where ranks share encoded data if /dev/shm has no room; /tmp without it' },
   { 'HOME', 'the folder that ~ stands for' },
   { 'GOMP_SPINCOUNT', 'how long idle threads of OpenMP spin; the program sets 2000 where neither '
     .. 'it nor OMP_WAIT_POLICY is given' },
