@@ -99,7 +99,8 @@ describe('an object', function()
       missing("step has no 'kdd'; did you mean 'kd'?", step, 'kdd')
       missing("step has no 'los'; did you mean 'loss'?", step, 'los')
       missing("step has no 'micro_batchs'; did you mean 'micro_batches'?", step, 'micro_batchs')
-      missing("step has no 'zzzzzz'; there are number, lr, tokens, seconds, loss, grad_norm, skipped, every, learnt, ",
+      missing("step has no 'zzzzzz'; there are number, lr, tokens, seconds, loss, grad_norm, skipped, sent, every, "
+        .. "learnt, ",
         step, 'zzzzzz')
       missing("run has no 'zzzzzz'; there are state, step, output, ", run, 'zzzzzz')
       step.mine = (rawget(step, 'mine') or 0) + step.kd
