@@ -757,7 +757,6 @@ int main(int argc, char **argv) {
   }
   /* the sanitizers make each rank slow, and look at memory: two layouts have all of its shapes */
   size_t count = getenv("MS_SANITIZED") ? 2 : sizeof layouts / sizeof *layouts;
-  for (size_t l = 0; l < count; l++)
-    launch(argv[0], layouts[l][0], layouts[l][1]);
+  for (size_t l = 0; l < count; l++) launch(argv[0], layouts[l][0], layouts[l][1]);
   return test_end();
 }
