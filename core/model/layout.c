@@ -313,6 +313,13 @@ static void destroy(ms_model *m) {
 
 void ms_model_retain(ms_model *model) { atomic_fetch_add(&model->refs, 1); }
 
+void ms_model_refer(void *model, int by) {
+  if (by > 0)
+    ms_model_retain(model);
+  else
+    ms_model_release(model);
+}
+
 void ms_model_release(ms_model *model) {
   if (atomic_fetch_sub(&model->refs, 1) == 1) destroy(model);
 }

@@ -106,13 +106,6 @@ static ms_status check_target(const ms_model *teacher, const ms_batch *batch, co
   return MS_OK;
 }
 
-static void refer_to_model(void *owner, int by) {
-  if (by > 0)
-    ms_model_retain(owner);
-  else
-    ms_model_release(owner);
-}
-
 /* The rows that a target is about; *row is to be freed. */
 static ms_status target_rows(const ms_model *teacher, const ms_batch *batch,
                              const ms_target_options *options, int32_t **row) {
@@ -141,7 +134,7 @@ static ms_status make_target(ms_pass *pass, const ms_batch *batch, const ms_targ
   }
   ms_model_head(teacher, &head);
   MS_TRY(ms_target_make(teacher->dev, options, pass->rows, hidden, &head, teacher->head_bytes,
-                        &teacher->head_workspace, refer_to_model, teacher, out));
+                        &teacher->head_workspace, ms_model_refer, teacher, out));
   return check_target(teacher, batch, pass->row, *out);
 }
 

@@ -172,6 +172,8 @@ int32_t ms_share_copied_head(const ms_model *model, int32_t k);
 ms_status ms_model_build(ms_device *dev, ms_config *config, const ms_model_options *options,
                          ms_model **out);
 void ms_model_retain(ms_model *model);
+/* One reference more, or with `by` below 0 one less: for what keeps a model and knows only that it does. */
+void ms_model_refer(void *model, int by);
 void ms_model_release(ms_model *model); /* the last one frees */
 /* What the embedding is multiplied by. */
 float ms_embed_scale(const ms_model *model);

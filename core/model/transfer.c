@@ -569,13 +569,6 @@ static ms_status head_of(const ms_transfer *x, int64_t rows, ms_head_weights *he
   return MS_OK;
 }
 
-static void refer_to_model(void *owner, int by) {
-  if (by > 0)
-    ms_model_retain(owner);
-  else
-    ms_model_release(owner);
-}
-
 ms_status ms_transfer_take(ms_transfer *x, const ms_batch *batch, int32_t n, const int32_t *sample,
                            ms_target **out) {
   double began = ms_clock();
@@ -592,7 +585,7 @@ ms_status ms_transfer_take(ms_transfer *x, const ms_batch *batch, int32_t n, con
   MS_TRY(head_of(x, rows, &head));
   int hidden = x->options.kind == MS_TARGET_HIDDEN && x->head;
   MS_TRY(ms_target_room(hidden ? x->head->dev : NULL, &x->options, rows, &head,
-                        hidden ? refer_to_model : NULL, x->head, out));
+                        hidden ? ms_model_refer : NULL, x->head, out));
   (*out)->labels = ms_batch_labels(batch, x->options.on);
   ms_status st = take_rows(x, *out, n, sample);
   if (st != MS_OK) {

@@ -101,16 +101,21 @@ function methods:moments(i)
   return first, tensor.wrap(tensor_out[0])
 end
 
+-- Calls one of the core's two ways to write.
+local function write_by(name, f, self, path, model, state)
+  local p, of = pointer(self), handles.pointer('model', model)
+  check.path(name, path)
+  local began = C.ms_trace_begin()
+  check(f(path, of, p, check.text(name, 'state', state)))
+  C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
+end
+
 --- Writes model, optimiser and a text of JSON to a folder, as a whole or not at all.
 --- @param path string
 --- @param model ms_model the optimiser's
 --- @param state string
 function methods:write(path, model, state)
-  local p, of = pointer(self), handles.pointer('model', model)
-  check.path('optimizer:write', path)
-  local began = C.ms_trace_begin()
-  check(C.ms_checkpoint_write(path, of, p, check.text('optimizer:write', 'state', state)))
-  C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
+  write_by('optimizer:write', C.ms_checkpoint_write, self, path, model, state)
 end
 
 --- Begins to write the same while training goes on: passes do, and the next step waits until its
@@ -119,11 +124,7 @@ end
 --- @param model ms_model the optimiser's
 --- @param state string
 function methods:begin_write(path, model, state)
-  local p, of = pointer(self), handles.pointer('model', model)
-  check.path('optimizer:begin_write', path)
-  local began = C.ms_trace_begin()
-  check(C.ms_checkpoint_begin(path, of, p, check.text('optimizer:begin_write', 'state', state)))
-  C.ms_trace_end(began, C.MS_TRACE_WORK, 'save')
+  write_by('optimizer:begin_write', C.ms_checkpoint_begin, self, path, model, state)
 end
 
 --- Puts what `begin_write` has begun in its place, if every rank has written its part. All ranks
