@@ -29,12 +29,18 @@ local LAYOUTS = {
 }
 
 local models = tools.folder()
-placed.save_models(models)
+for name, of in pairs { student = { 1, 40, true, 1 }, teacher = { 2, 44, false, 2 } } do
+  local config = placed.config(of[1], of[2], of[3])
+  config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads = 48, 40, 6, 2
+  local model = ms.model.create(config, of[4], { dtype = 'f32' })
+  model:save(models .. '/' .. name)
+  model:free()
+end
 
 -- The small run's folder after so many steps.
 local function run(layout, steps, kind, objective)
   local out = tools.folder()
-  local words = { 'models=' .. models, 'output=' .. out .. '/out', 'gradients=' .. out .. '/gradients',
+  local words = { 'models=' .. models, 'output=' .. out .. '/out', 'checkpoint.every=1',
     'max_steps=' .. steps, 'kd.target=' .. kind, 'kd.objective=' .. objective }
   for i = 3, #layout do words[#words + 1] = layout[i] end
   local status, _, err = launched.run('-n', layout[1], 'tests/programs/placed_recipe.lua', unpack(words))
@@ -48,29 +54,31 @@ local function loss_of(out)
   end
 end
 
--- By name, lists of numbers.
-local function gradients_of(out)
-  local by = {}
-  for line in io.lines(out .. '/gradients') do
-    local name, x = line:match '^(%S+) (%S+)$'
-    by[name] = by[name] or {}
-    table.insert(by[name], tonumber(x))
+-- The tensors of a file of f32, by name, as lists of numbers.
+local function tensors_of(path)
+  local text, by = tools.read(path), {}
+  local length = tonumber(ffi.cast('const uint64_t *', text)[0])
+  for name, entry in pairs(json.decode(text:sub(9, 8 + length))) do
+    if name ~= '__metadata__' then
+      local from, list = entry.data_offsets[1], {}
+      local x = ffi.cast('const float *', ffi.cast('const char *', text) + 8 + length + from)
+      for i = 1, (entry.data_offsets[2] - from) / 4 do list[i] = x[i - 1] end
+      by[name] = list
+    end
   end
   return by
 end
 
-local function weights_of(out)
-  local by, model = {}, ms.model.open(out .. '/out/student', { dtype = 'f32' })
-  for name, weight in model:parameters() do
-    local n, list = weight:count(), {}
-    local x = weight:read(ffi.new('float[?]', n))
-    for i = 0, n - 1 do list[i + 1] = x[i] end
-    by[name] = list
-    weight:free()
+-- The first moments after one step are its gradients, but for a factor, and whole in any layout.
+local function gradients_of(out)
+  local by = tensors_of(out .. '/out/checkpoints/step-00000001/optimizer.safetensors')
+  for name in pairs(by) do
+    if not name:find '^first%.' then by[name] = nil end
   end
-  model:free()
   return by
 end
+
+local function weights_of(out) return tensors_of(out .. '/out/student/model.safetensors') end
 
 -- The largest deviation, in parts of each tensor's largest element.
 local function apart(want, got)

@@ -93,7 +93,7 @@ function M.main(cfg)
   local grid = ms.grid(cfg.grid)
   local function placed(given) return (given.ranks or given.dp) and ms.grid(given) or grid end
   local student = ms.model.open(cfg.models .. '/student', { train = true, grid = grid })
-  local teacher = ms.model.open(cfg.models .. '/' .. cfg.teacher, { grid = placed(cfg.teacher_grid) })
+  local teacher = ms.model.open(cfg.models .. '/' .. cfg.teacher, { grid = placed(cfg.teacher_grid), vocab_cut = 40 })
   local second = cfg.two and ms.model.open(cfg.models .. '/second', { grid = placed(cfg.second_grid) })
   local transfer = cfg.own_transfer > 0
     and ms.transfer { from = teacher, to = student, depth = cfg.own_transfer, backend = cfg.transfer.backend } or nil
