@@ -755,8 +755,8 @@ int main(int argc, char **argv) {
     printf("skipped 1: no mpirun here\n0 passed, 0 failed, 1 skipped\n");
     return 0;
   }
-  /* the sanitizers make each rank slow, and look at memory: two layouts have all of its shapes */
-  size_t count = getenv("MS_SANITIZED") ? 2 : sizeof layouts / sizeof *layouts;
+  /* the sanitizers make each rank slow, and look at memory: one layout has all of its kinds of parts */
+  size_t count = getenv("MS_SANITIZED") ? 1 : sizeof layouts / sizeof *layouts;
   for (size_t l = 0; l < count; l++) launch(argv[0], layouts[l][0], layouts[l][1]);
   return test_end();
 }
