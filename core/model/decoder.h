@@ -241,6 +241,8 @@ ms_pass ms_batch_pass(ms_model *model, const ms_batch *batch);
 
 /* ---- logits.c ---- */
 
+/* What a family does between the head and the softmax, on the host: z[0 .. n-1] in place. */
+void ms_finish_logits(const ms_head_weights *head, float *z, int64_t n);
 /* Logits of the pass's final states as a softmax would take them, to the host: [rows, vocab]. */
 ms_status ms_pass_logits(const ms_pass *pass, ms_act hidden, float *logits);
 

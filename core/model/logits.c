@@ -8,8 +8,7 @@
 #include "batch.h"
 #include "decoder.h"
 
-/* What a family does between the head and the softmax. */
-static void finish(const ms_head_weights *head, float *z, int64_t n) {
+void ms_finish_logits(const ms_head_weights *head, float *z, int64_t n) {
   if (head->scale != 1)
     for (int64_t i = 0; i < n; i++) z[i] *= head->scale;
   if (head->soft_cap != 0)
@@ -57,7 +56,7 @@ static ms_status make(const ms_pass *pass, ms_act hidden, int64_t rows, float *p
   if (parts) MS_TRY(gather(pass, z, rows));
   MS_TRY(MS_OP(m->dev, read, parts ? parts : to, z, bytes));
   if (parts) join(m, to, parts, rows);
-  finish(&head, to, rows * m->config.vocab);
+  ms_finish_logits(&head, to, rows * m->config.vocab);
   return MS_OK;
 }
 

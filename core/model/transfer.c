@@ -1,7 +1,6 @@
 /* transfer.c - rows of targets into messages, messages between ranks, and targets out of them. */
 #include "transfer.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "../../kernels/ops.h"
@@ -9,6 +8,7 @@
 #include "../base/memory.h"
 #include "../base/trace.h"
 #include "batch.h"
+#include "decoder.h"
 #include "model.h"
 
 /* ---- layout ---- */
@@ -370,20 +370,12 @@ static ms_status pack_tensor(ms_transfer *x, const ms_target *t, int64_t row, ms
   return MS_OK;
 }
 
-/* What comes between the teacher's head and its softmax is done here: who gets logits does not have it. */
-static void finish_logits(const ms_head_weights *head, float *z, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    z[i] *= head->scale;
-    if (head->soft_cap != 0) z[i] = head->soft_cap * tanhf(z[i] / head->soft_cap);
-  }
-}
-
 static ms_status pack_sample(ms_transfer *x, const ms_target *t, int64_t row, ms_bundle *b,
                              int32_t at) {
   for (int i = 0; i < x->tensors; i++) MS_TRY(pack_tensor(x, t, row, b, at, i));
-  if (x->options.kind == MS_TARGET_LOGITS)
-    finish_logits(&t->head, (float *)row_at(x, b, 0, b->first[at]),
-                  (b->first[at + 1] - b->first[at]) * x->width);
+  if (x->options.kind == MS_TARGET_LOGITS) /* who gets logits does not have the teacher's head */
+    ms_finish_logits(&t->head, (float *)row_at(x, b, 0, b->first[at]),
+                     (b->first[at + 1] - b->first[at]) * x->width);
   return MS_OK;
 }
 

@@ -339,19 +339,24 @@ static void learn_bad_term(run *r) {
   ms_batch_free(batch);
 }
 
+/* Two more steps of each come out the same. */
+static void go_on_alike(run *r, run *other) {
+  int32_t skipped;
+  for (int k = 0; k < 2; k++) {
+    learn_step(r, k, world, 0);
+    step(r, &skipped);
+    learn_step(other, k, world, 0);
+    step(other, &skipped);
+  }
+  CHECK(same_weights(r, other));
+}
+
 /* What was refused before anything was summed has left nothing behind. */
 static void is_refused_in_time(layout l) {
-  int32_t skipped;
   l.bucket = 1;
   run r = new_run(&l, world), other = new_run(&l, world);
   learn_bad_term(&r);
-  for (int k = 0; k < 2; k++) {
-    learn_step(&r, k, world, 0);
-    step(&r, &skipped);
-    learn_step(&other, k, world, 0);
-    step(&other, &skipped);
-  }
-  CHECK(same_weights(&r, &other));
+  go_on_alike(&r, &other);
   free_run(&r);
   free_run(&other);
 }
@@ -397,13 +402,7 @@ static void fails_midway(layout l) {
   if (world->size > 1) /* all ranks do, so nothing is under way */
     CHECK(ms_gradients_finish(r.model) == MS_OK);
   CHECK(ms_model_zero_gradients(r.model) == MS_OK);
-  for (int k = 0; k < 2; k++) {
-    learn_step(&r, k, world, 0);
-    step(&r, &skipped);
-    learn_step(&other, k, world, 0);
-    step(&other, &skipped);
-  }
-  CHECK(same_weights(&r, &other));
+  go_on_alike(&r, &other);
   ms_batch_free(batch);
   free_run(&r);
   free_run(&other);

@@ -1,6 +1,7 @@
 --- How long samples are and how much of them is learnt: a table and a histogram, as lines of text.
 
 local columns_of = require 'moonstill.base.columns'
+local ends = require 'moonstill.text.ends'
 local layout = require 'moonstill.base.layout'
 
 local M = {}
@@ -127,6 +128,22 @@ function M.lines(tokens, learnt, columns)
   lines[#lines + 1] = ''
   for _, line in ipairs(M.histogram(M.bins(tokens, all), columns)) do lines[#lines + 1] = line end
   return lines
+end
+
+--- The longest sample, as a recipe takes it: the context of a model may be less. Of models it is
+--- enough to read what their config.json says.
+--- @param chat ms_chat
+--- @param cfg table a configuration with `data`, and perhaps `student` and `teacher`
+--- @return integer
+function M.longest(chat, cfg)
+  local list = {}
+  for _, folder in ipairs { cfg.student or false, cfg.teacher or false } do
+    local context = folder and ends.settings(folder, 'config.json').max_position_embeddings
+    if type(context) == 'number' and context >= 2 then
+      list[#list + 1] = { info = function() return { context = context } end }
+    end
+  end
+  return chat:longest(cfg.data.max_tokens, unpack(list))
 end
 
 return M

@@ -6,6 +6,7 @@ local config = require 'moonstill.run.config'
 local dataset = require 'moonstill.data.dataset'
 local ends = require 'moonstill.text.ends'
 local kd = require 'moonstill.loss.kd'
+local lengths_of = require 'moonstill.prompt.lengths'
 local packing = require 'moonstill.data.packing'
 local plans = require 'moonstill.run.plan'
 local progress = require 'moonstill.base.progress'
@@ -37,18 +38,6 @@ local function counter(data, on)
   end
 end
 
--- Of models it is enough to read what their config.json says.
-local function contexts(cfg)
-  local list = {}
-  for _, folder in ipairs { cfg.student or false, cfg.teacher or false } do
-    local context = folder and ends.settings(folder, 'config.json').max_position_embeddings
-    if type(context) == 'number' and context >= 2 then
-      list[#list + 1] = { info = function() return { context = context } end }
-    end
-  end
-  return list
-end
-
 -- The samples of the data.
 local function real(cfg, asked)
   local first = cfg.student or cfg.teacher
@@ -56,7 +45,7 @@ local function real(cfg, asked)
     config.refuse 'student=FOLDER or teacher=FOLDER is needed, for the tokenizer of the data'
   end
   local chat = chats.open(first, { cfg.student and cfg.teacher or nil }, cfg.data)
-  cfg.data.max_tokens = chat:longest(cfg.data.max_tokens, unpack(contexts(cfg)))
+  cfg.data.max_tokens = lengths_of.longest(chat, cfg)
   local data = dataset.sets(cfg.data, chat, { seed = cfg.seed })
   local plan = data:steps(cfg.seed, 0, rawget(cfg, 'batch'))
   if cfg.step > plan:count() then

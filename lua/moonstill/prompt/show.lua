@@ -3,7 +3,6 @@
 local chats = require 'moonstill.text.chat'
 local config = require 'moonstill.run.config'
 local dataset = require 'moonstill.data.dataset'
-local ends = require 'moonstill.text.ends'
 local exit = require 'moonstill.base.exit'
 local json = require 'moonstill.base.json'
 local lengths = require 'moonstill.prompt.lengths'
@@ -80,19 +79,6 @@ local function chat_of(cfg)
   return chats.open(first, { not cfg.model and cfg.teacher or nil }, cfg.data)
 end
 
--- The longest sample, as a recipe takes it: the context of a model may be less. Of models it is
--- enough to read what their config.json says.
-local function longest(chat, cfg)
-  local list = {}
-  for _, folder in ipairs { cfg.student or false, cfg.teacher or false } do
-    local context = folder and ends.settings(folder, 'config.json').max_position_embeddings
-    if type(context) == 'number' and context >= 2 then
-      list[#list + 1] = { info = function() return { context = context } end }
-    end
-  end
-  return chat:longest(cfg.data.max_tokens, unpack(list))
-end
-
 -- what is printed --------------------------------------------------------------------------------
 
 local function print_sample(data, i, cfg, how)
@@ -127,7 +113,7 @@ local function data_of(cfg)
     config.refuse(("'data.%s' is not given"):format(cfg.part))
   end
   local chat = chat_of(cfg)
-  o.max_tokens = longest(chat, cfg)
+  o.max_tokens = lengths.longest(chat, cfg)
   if not splits then return dataset.open(o[cfg.part], chat, o) end
   local train, valid = dataset.sets(o, chat, { seed = cfg.seed })
   return cfg.part == 'train' and train or valid
