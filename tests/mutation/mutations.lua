@@ -1195,7 +1195,7 @@ return {
   { name = 'narrowed log-probabilities are taken as they are', file = 'core/model/transfer.c', specs = { 'transfer' },
     old = 'if (!is_narrowed(x, i))\n    return write_rows', new = 'if (1)\n    return write_rows' },
   { name = 'what a head does to logits is left out on their way', file = 'core/model/transfer.c',
-    specs = { 'transfer' }, old = 'if (head->soft_cap != 0) z[i]', new = 'if (head->soft_cap < 0) z[i]' },
+    specs = { 'transfer' }, old = 'if (x->options.kind == MS_TARGET_LOGITS) /* who', new = 'if (0) /* who' },
   { name = 'a teacher does not wait for the student', file = 'lua/moonstill/run/others.lua', specs = { 'transfer' },
     old = 'self:wait(step - depth - 1)', new = 'self:wait(0)' },
   { name = 'what was sent ahead is not read at the end', file = 'lua/moonstill/run/others.lua', specs = { 'transfer' },
